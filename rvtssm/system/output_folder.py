@@ -11,13 +11,21 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rvtssm.system.files import named_if_full, replace_file, staging_folder
+from rvtssm.system.files import (
+    CONTENT_ERRORS,
+    atomic_file,
+    file_errors,
+    named_if_full,
+    replace_file,
+    staging_folder,
+)
 from rvtssm.system.user_error import UserError
 
 log = logging.getLogger(__name__)
@@ -81,6 +89,39 @@ def locked(folder: Path | str) -> Iterator[None]:
         if is_new:
             with contextlib.suppress(OSError):  # the folder is not empty
                 folder.rmdir()
+
+
+def claim(
+    path: Path,
+    settings: Mapping[str, object],
+    has_files: bool,
+    completed: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+) -> None:
+    """Write the settings that decide the files of a folder, or compare them with those of the files that are there.
+
+    Args:
+        path: The file of the settings, in the folder.
+        settings: The settings.
+        has_files: Whether the folder holds files which these settings must have decided.
+        completed: Adds what files of earlier versions lack.
+
+    Raises:
+        UserError: The settings are others, or there are files without settings.
+    """
+    folder, advice = path.parent, "choose another folder"
+    if path.exists():
+        with file_errors(path, advice=advice, errors=CONTENT_ERRORS):
+            earlier = completed(json.loads(path.read_text()))
+        different = [key for key in {**earlier, **settings} if earlier.get(key) != settings.get(key)]
+        if different:
+            listed = ", ".join(f"{key}={earlier.get(key)} instead of {settings.get(key)}" for key in different)
+            advice = "delete it, or choose another folder"
+            raise UserError("run.other_settings", name=folder, found=f"made with {listed}", advice=advice)
+    elif has_files:
+        raise UserError("file.exists", name=folder, found=f"files, but no {path.name}", advice=advice)
+    else:
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(settings, indent=2) + "\n")
 
 
 @contextlib.contextmanager

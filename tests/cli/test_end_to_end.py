@@ -195,7 +195,7 @@ def test_a_demo_of_other_settings_needs_another_folder(demo, capsys):
     (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith("rvtssm demo: "))
     assert re.search(r"optim.learning_rate=[0-9.]+, now 0.1;? *\)", line)
     assert cli.main(["demo", f"out={demo}", *TOY, "synthetic.seed=1"]) == 2
-    assert "generated with seed=0 instead of 1" in capsys.readouterr().err
+    assert "made with seed=0 instead of 1" in capsys.readouterr().err
 
 
 def test_the_weights_say_on_what_to_evaluate_them(demo, tmp_path):

@@ -20,7 +20,7 @@ from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.readers import open_recording
 from rvtssm.system import output_folder
 from rvtssm.system.files import atomic_file, remove_abandoned, staging_folder
-from rvtssm.system.output_folder import locked, result_set, write_files
+from rvtssm.system.output_folder import claim, locked, result_set, write_files
 from tests.failing_disk import files_of_at_most, one_failing_call
 from tests.killed import killed_at_each_call
 
@@ -339,3 +339,18 @@ def test_a_set_that_is_written_within_another_can_be_replaced(tmp_path):
             with result_set(tmp_path, "report", ["report.txt"]) as inner:
                 (inner / "report.txt").write_text(text)
     assert (tmp_path / "run.txt").read_text() == (tmp_path / "report.txt").read_text() == "second"
+
+
+def test_settings_claim_a_folder_once(tmp_path):
+    path = tmp_path / "made.json"
+    claim(path, {"a": 1}, has_files=False)
+    claim(path, {"a": 1}, has_files=True)
+    claim(path, {"a": 1, "b": 0}, has_files=True, completed=lambda earlier: {"b": 0, **earlier})
+    with raises("run.other_settings", "a=1 instead of 2"):
+        claim(path, {"a": 2}, has_files=True)
+    for damaged in ("{", "[1]"):
+        path.write_text(damaged)
+        with raises("file.damaged", "made.json"):
+            claim(path, {"a": 1}, has_files=True)
+    with raises("file.exists", "files, but no other.json"):
+        claim(tmp_path / "other.json", {}, has_files=True)

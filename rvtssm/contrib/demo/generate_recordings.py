@@ -1,6 +1,5 @@
 """Generates the simulated datasets in parallel: recordings with boxes."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,8 @@ from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import DatasetSpec, Events
 from rvtssm.records.settings import SPLITS
-from rvtssm.system.files import CONTENT_ERRORS, atomic_file, file_errors, remove_abandoned
+from rvtssm.system.files import remove_abandoned
+from rvtssm.system.output_folder import claim
 from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError
 
@@ -173,28 +173,15 @@ def _check_folder(raw_dir: Path, config: SyntheticConfig, simulation: Simulation
     settings |= {"height": simulation.spec.height, "width": simulation.spec.width, **simulation.facts}
     for unread in ("workers", "sensor", "num_actors", "stopping_share", *simulation.unread):
         del settings[unread]
-    path = raw_dir / GENERATED_FILE
-    if path.exists():
-        with file_errors(path, advice="generate into another folder", errors=CONTENT_ERRORS):
-            earlier = {"dataset": "synthetic", **json.loads(path.read_text())}
-            usual = {**asdict(type(config)()), "camera": asdict(CameraConfig())}
-            for name in ("camera", "world"):
-                if name in settings:
-                    earlier[name] = {**usual[name], **earlier.get(name, {})}
-        if different := [key for key in {**earlier, **settings} if earlier.get(key) != settings.get(key)]:
-            listed = ", ".join(f"{key}={earlier.get(key)} instead of {settings.get(key)}" for key in different)
-            raise UserError(
-                "run.other_settings", name=raw_dir, found=f"generated with {listed}",
-                advice="delete it, or generate into another folder",
-            )  # fmt: skip
-    elif any((raw_dir / split).exists() for split in SPLITS):
-        raise UserError(
-            "file.exists", name=raw_dir, found=f"recordings, but no {GENERATED_FILE}",
-            advice="generate into another folder",
-        )  # fmt: skip
-    else:
-        with atomic_file(path) as staged:
-            staged.write_text(json.dumps(settings, indent=2) + "\n")
+
+    def completed(earlier: dict[str, Any]) -> dict[str, Any]:
+        usual = {**asdict(type(config)()), "camera": asdict(CameraConfig())}
+        nested: dict[str, Any] = {}
+        for name in {"camera", "world"} & settings.keys():
+            nested[name] = {**usual[name], **earlier.get(name, {})}
+        return {"dataset": "synthetic", **earlier, **nested}
+
+    claim(raw_dir / GENERATED_FILE, settings, any((raw_dir / split).exists() for split in SPLITS), completed)
 
 
 def _write(config: SyntheticConfig, raw_dir: Path, split: str, index: int, simulation: Simulation) -> None:

@@ -1,7 +1,6 @@
 """`rvtssm label`: a detector makes boxes for recordings, or times of recordings, that have none."""
 
 import hashlib
-import json
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -26,8 +25,7 @@ from rvtssm.models.weights import local_weights
 from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec
 from rvtssm.system.extras import check_extra
-from rvtssm.system.files import atomic_file
-from rvtssm.system.output_folder import locked
+from rvtssm.system.output_folder import claim, locked
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError, in_one_line
 from rvtssm.system.workers import SameProcess, Workers, finished
@@ -173,19 +171,5 @@ def _check_settings(out: Path, config: LabelSettings) -> None:
         "precision": config.precision,
         **{key: value for key, value in asdict(config.label).items() if key != "workers"},
     }
-    path = out / _SETTINGS_FILE
-    if path.exists():
-        before = json.loads(path.read_text())
-        if different := [key for key in settings if before.get(key) != settings[key]]:
-            listed = ", ".join(f"{key}={before.get(key)} instead of {settings[key]}" for key in different)
-            raise UserError(
-                "run.other_settings", name=out, found=f"labels of {listed}",
-                advice="delete it, or choose another folder",
-            )  # fmt: skip
-    elif any(not file.name.startswith(".") for file in out.iterdir()):
-        raise UserError(
-            "file.exists", name=out, found=f"files, but no {_SETTINGS_FILE}", advice="choose another folder"
-        )
-    else:
-        with atomic_file(path) as staged:
-            staged.write_text(json.dumps(settings, indent=2) + "\n")
+    is_used = any(not file.name.startswith(".") for file in out.iterdir())
+    claim(out / _SETTINGS_FILE, settings, is_used)

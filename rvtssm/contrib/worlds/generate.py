@@ -10,13 +10,12 @@ from rvtssm.contrib.demo.generate_recordings import SYNTHETIC, Simulation, boxes
 from rvtssm.contrib.worlds.evidence import Drawn, recording_of
 from rvtssm.contrib.worlds.rendered.assets import digest, read_assets
 from rvtssm.contrib.worlds.rendered.rendered_world import RENDERED_WORLD
+from rvtssm.contrib.worlds.rules import SPEC
 from rvtssm.contrib.worlds.world_building import build_world
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldsConfig
-from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import Boxes
 from rvtssm.records import Events
 
-SPEC = DATASETS["open_world"]
 _MOST_WORLDS = 20  # most worlds that are drawn for a recording until one has labels
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import cv2
 import numpy as np
 
+from rvtssm.contrib.worlds import rules
 from rvtssm.contrib.worlds.people import SITTING, STANDING, Animal, Person
 from rvtssm.contrib.worlds.perspective import Box, Parts, Pictures, Shot, outline, paint_limbs, paint_panels, panel
 from rvtssm.contrib.worlds.surroundings import Fixture, Surroundings
@@ -22,8 +23,7 @@ from rvtssm.contrib.worlds.trips import CameraTrip, Trip
 from rvtssm.contrib.worlds.vehicles import Automobile, TwoWheeler
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 
-PERSON, VEHICLE, TWO_WHEELER, NO_CLASS = 0, 1, 2, -1  # class ids
-MIN_VISIBLE = 0.3
+NO_CLASS = -1
 MAX_STEP_PX = 1.0  # largest motion between two frames, if the shortest step allows it
 STEP_US = (2_500, 8_000)  # shortest and longest time between two frames
 _LIMB_SPEED = 1.6  # speed of hands and feet, relative to the box
@@ -121,8 +121,7 @@ class World:
                 if one[2] > one[0] and two[2] > two[0]:
                     moved = max(abs(a - b) for a, b in zip(one, two, strict=True))
                     speed = max(speed, _LIMB_SPEED * moved / (step_us * 1e-6))
-            step_us = int(min(max(MAX_STEP_PX / max(speed, 1e-3) * 1e6, STEP_US[0]), STEP_US[1]))
-            step_us = min(step_us, self.duration_us - t_us)
+            step_us = min(rules.step_us(speed, MAX_STEP_PX, STEP_US), self.duration_us - t_us)
             before, t_us = boxes, t_us + step_us
 
     def boxes(self, t_us: int, min_side_px: float, min_diagonal_px: float) -> Boxes:
@@ -155,7 +154,7 @@ class World:
                     shown = float((covered * unhidden).sum()) / max(float(covered.sum()), 1e-6)
                     shown *= w * h / ((box[2] - box[0]) * (box[3] - box[1]))
                     is_resting = not (self.camera.is_moving or thing.is_gesturing)
-                    if shown >= MIN_VISIBLE:
+                    if shown >= rules.MIN_VISIBLE:
                         still_us = thing.trip.still_us(t_us) if is_resting else 0
                         rows.append((t_us, left, top, w, h, thing.class_id, index, 1.0, 0.0, still_us))
             unhidden *= 1 - covered

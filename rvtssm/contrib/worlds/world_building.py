@@ -10,10 +10,11 @@ import numpy as np
 from rvtssm.contrib.worlds.atlas import WEAVES, Atlas, cloth
 from rvtssm.contrib.worlds.people import SITTING, STANDING, WALKING, build_animal, build_person
 from rvtssm.contrib.worlds.perspective import Pictures
+from rvtssm.contrib.worlds.rules import PERSON, TWO_WHEELER, VEHICLE, drawn_sensor, log_uniform
 from rvtssm.contrib.worlds.surroundings import Surroundings, build_indoors, build_outdoors
 from rvtssm.contrib.worlds.trips import CameraTrip, build_camera_trip, build_trip, build_trip_ahead
 from rvtssm.contrib.worlds.vehicles import Automobile, build_automobile, build_two_wheeler
-from rvtssm.contrib.worlds.world import NO_CLASS, PERSON, TWO_WHEELER, VEHICLE, Body, Player, World
+from rvtssm.contrib.worlds.world import NO_CLASS, Body, Player, World
 from rvtssm.contrib.worlds.worlds_config import WorldConfig
 from rvtssm.system.user_error import UserError
 
@@ -49,8 +50,7 @@ def build_world(
     is_indoors, is_dark = rng.random() < config.indoor_share, rng.random() < config.dark_share
     atlas = Atlas()
     first_cloth, *_ = [atlas.add(cloth(kind, rng)) for kind in range(WEAVES)]
-    lines = round(_log_uniform(config.min_lines, config.max_lines, rng))
-    seen_h, seen_w = min(lines, height), min(round(lines * width / height), width)
+    lines, seen_h, seen_w = drawn_sensor((height, width), config, rng)
     has_houses = rng.random() < 0.55
     is_drive = not is_indoors and is_ego_moving and _happens(config.drive_share, rng)
     is_dusk = not is_indoors and not is_dark and _happens(config.dusk_share, rng)
@@ -61,9 +61,9 @@ def build_world(
     else:
         has_houses = has_houses or (is_drive and rng.random() < 0.7)
         around = build_outdoors(has_houses, is_dark, config.max_clutter, atlas, rng, is_dusk=is_dusk, is_drive=is_drive)
-    focal_px = lines * rng.uniform(0.55, 1.2) if is_indoors else lines * _log_uniform(0.6, 2.5, rng)
+    focal_px = lines * rng.uniform(0.55, 1.2) if is_indoors else lines * log_uniform(0.6, 2.5, rng)
     if is_drive:
-        focal_px = lines * _log_uniform(0.7, 2.0, rng)
+        focal_px = lines * log_uniform(0.7, 2.0, rng)
         camera = _camera_in_car(duration_s, focal_px, (seen_h, seen_w), rng)
         traffic = _traffic(camera, duration_s, is_dark, atlas, rng) if config.max_actors else ()
     else:
@@ -74,10 +74,6 @@ def build_world(
     )
     lens_px = rng.uniform(0.2, max(config.lens_blur, 0.2)) if config.lens_blur else 0.0
     return World(duration_us, seen_h, seen_w, around, players, camera, Pictures(*atlas.packed()), float(lens_px))
-
-
-def _log_uniform(low: float, high: float, rng: np.random.Generator) -> float:
-    return float(math.exp(rng.uniform(math.log(low), math.log(high))))
 
 
 def _happens(share: float, rng: np.random.Generator) -> bool:
@@ -101,7 +97,7 @@ def _traffic(
     players = []
     if rng.random() < 0.75:
         lead = build_automobile(atlas, rng)
-        gap_m = lead.size_m[0] / 2 + _log_uniform(4, 25, rng)
+        gap_m = lead.size_m[0] / 2 + log_uniform(4, 25, rng)
         players.append(Player(VEHICLE, lead, build_trip_ahead(camera, gap_m, rng), is_dark))
     for side in (-1, 1):
         x, share = own_x + side * rng.uniform(3.0, 4.5), rng.choice((0.0, 0.4, 0.8))
@@ -170,7 +166,7 @@ def _players(
         for _ in range(_TRIES):
             at_s = rng.uniform(0, duration_s)
             shot = camera.shot(at_s, around.light)
-            tall_px = _log_uniform(config.min_object_px, largest_px, rng)
+            tall_px = log_uniform(config.min_object_px, largest_px, rng)
             tall_px *= {PERSON: 1.0, TWO_WHEELER: 1.0}.get(kind, 0.5)
             depth_m = shot.focal_px * tall_m / tall_px
             ray = np.linalg.solve(shot.matrix, (rng.uniform(0.02, 0.98) * size[1], size[0] / 2, 1.0))
@@ -217,12 +213,12 @@ def _body_and_speed(
     if kind == VEHICLE:
         car = build_automobile(atlas, rng)
         is_parked = rng.random() < (0.4 if is_camera_moving else 0.1)
-        return car, 0.0 if is_parked else _log_uniform(1.5, 16, rng), car.size_m[1], car.size_m[0] / 2
+        return car, 0.0 if is_parked else log_uniform(1.5, 16, rng), car.size_m[1], car.size_m[0] / 2
     if kind == TWO_WHEELER:
         which = int(rng.choice(3, p=(0.55, 0.35, 0.1)))
-        return build_two_wheeler(which, atlas, first_cloth, rng), _log_uniform(1.5, (8, 15, 6)[which], rng), 1.75, 0.9
+        return build_two_wheeler(which, atlas, first_cloth, rng), log_uniform(1.5, (8, 15, 6)[which], rng), 1.75, 0.9
     animal = build_animal(first_cloth, rng)
-    return animal, _log_uniform(0.3, 5, rng), 1.0, 0.5
+    return animal, log_uniform(0.3, 5, rng), 1.0, 0.5
 
 
 def _fits(

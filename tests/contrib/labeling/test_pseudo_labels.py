@@ -201,7 +201,7 @@ def test_an_interrupted_run_goes_on_and_other_settings_are_refused(labelled, tmp
     assert labelled_bytes(tmp_path) == labelled_bytes(whole)
     capsys.readouterr()
     assert cli.main([*words, "min_score=0.3"]) == 2
-    assert "labels of min_score=0.2 instead of 0.3; delete it, or choose another folder" in capsys.readouterr().err
+    assert "made with min_score=0.2 instead of 0.3; delete it, or choose another folder" in capsys.readouterr().err
     assert cli.main([*words, f"out={raw}"]) == 2
     assert "another folder than that of the recordings" in capsys.readouterr().err
 

@@ -15,8 +15,9 @@ from rvtssm.contrib.worlds.label_video import __main__ as command
 from rvtssm.contrib.worlds.label_video import recordings as recordings_of
 from rvtssm.contrib.worlds.label_video import tracks as tracks_of
 from rvtssm.contrib.worlds.label_video import views, watching, yolox
-from rvtssm.contrib.worlds.label_video.boxes import MOVING, PERSON, TWO_WHEELER, VEHICLE
+from rvtssm.contrib.worlds.label_video.boxes import MOVING
 from rvtssm.contrib.worlds.label_video.tracks import boxes_at, link
+from rvtssm.contrib.worlds.rules import PERSON, TWO_WHEELER, VEHICLE
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import find_nothing, read_boxes

@@ -31,12 +31,13 @@ from rvtssm.contrib.worlds.rendered.raster import (
     shade,
 )
 from rvtssm.contrib.worlds.rendered.rendered_world import RENDERED_WORLD, SPEC, rendered_recording
-from rvtssm.contrib.worlds.rendered.scene import MIN_INSIDE, MIN_VISIBLE, RenderedScene
+from rvtssm.contrib.worlds.rendered.scene import MIN_INSIDE, RenderedScene
 from rvtssm.contrib.worlds.rendered.scene_building import build_scene, drawn_kind
 from rvtssm.contrib.worlds.rendered.scene_kinds import EMPTY, KINDS
 from rvtssm.contrib.worlds.rendered.skin import WALK, build_figure
 from rvtssm.contrib.worlds.rendered.stage import Stage, block, quad
-from rvtssm.contrib.worlds.rendered.traffic import VEHICLE, Actor, standing
+from rvtssm.contrib.worlds.rendered.traffic import Actor, standing
+from rvtssm.contrib.worlds.rules import MIN_VISIBLE, VEHICLE
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldConfig
 from rvtssm.datasets import DATASETS
 from tests.killed import killed_at_each_call

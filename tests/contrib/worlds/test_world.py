@@ -16,21 +16,11 @@ from rvtssm.contrib.worlds.evidence import with_events
 from rvtssm.contrib.worlds.generate import OPEN_WORLD, SIMULATIONS, open_world_recording
 from rvtssm.contrib.worlds.people import STANDING, WALKING, build_animal, build_person
 from rvtssm.contrib.worlds.perspective import Shot, paint_limbs, paint_panels, panel, rotation
+from rvtssm.contrib.worlds.rules import MIN_VISIBLE, PERSON, TWO_WHEELER, VEHICLE
 from rvtssm.contrib.worlds.surroundings import limb
 from rvtssm.contrib.worlds.trips import MANNERS, build_camera_trip, build_trip
 from rvtssm.contrib.worlds.vehicles import build_automobile, build_two_wheeler
-from rvtssm.contrib.worlds.world import (
-    MIN_VISIBLE,
-    NO_CLASS,
-    PERSON,
-    STEP_US,
-    TWO_WHEELER,
-    VEHICLE,
-    Body,
-    Pictures,
-    Player,
-    World,
-)
+from rvtssm.contrib.worlds.world import NO_CLASS, STEP_US, Body, Pictures, Player, World
 from rvtssm.contrib.worlds.world_building import build_world
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldConfig
 from rvtssm.datasets import DATASETS

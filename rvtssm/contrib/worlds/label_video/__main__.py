@@ -44,14 +44,12 @@ from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at, link
 from rvtssm.contrib.worlds.label_video.views import draw_view, parts
 from rvtssm.contrib.worlds.label_video.watching import motion, read_frames, watched
 from rvtssm.contrib.worlds.label_video.yolox import open_yolox
+from rvtssm.contrib.worlds.rules import SPEC
 from rvtssm.contrib.worlds.video import open_video
-from rvtssm.datasets import DATASETS
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import Boxes, read_boxes
 from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
-
-SPEC = DATASETS["open_world"]
 
 VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".ogv")
 

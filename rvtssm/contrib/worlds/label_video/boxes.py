@@ -5,11 +5,8 @@ from collections.abc import Callable
 import numpy as np
 
 from rvtssm.boxes import pairwise_iou
-from rvtssm.datasets import DATASETS
+from rvtssm.contrib.worlds.rules import SPEC
 
-SPEC = DATASETS["open_world"]
-
-PERSON, VEHICLE, TWO_WHEELER = range(len(SPEC.class_names))
 MOVING = len(SPEC.class_names)  # something that the teacher did not find
 
 LOW, UNSURE, HIGH = 0.2, 0.3, 0.4  # scores of a box that continues a track, starts an unsure one, a sure one

@@ -11,17 +11,15 @@ from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.contrib.demo.camera import drawn_camera
 from rvtssm.contrib.demo.simulation_config import FIRST_LABEL_US
 from rvtssm.contrib.worlds.evidence import with_events
-from rvtssm.contrib.worlds.label_video.boxes import MOVING, PERSON, VEHICLE
+from rvtssm.contrib.worlds.label_video.boxes import MOVING
 from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at
 from rvtssm.contrib.worlds.label_video.views import View
+from rvtssm.contrib.worlds.rules import PERSON, SPEC, VEHICLE
 from rvtssm.contrib.worlds.simulate import simulate
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, SimulateConfig, WorldsConfig
-from rvtssm.datasets import DATASETS
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, write_boxes
 from rvtssm.readers import open_recording
-
-SPEC = DATASETS["open_world"]
 
 LABEL_US = SPEC.label_interval_us
 SENSOR = "any_limited"  # as in the recipe

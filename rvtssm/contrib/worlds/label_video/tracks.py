@@ -9,16 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rvtssm.boxes import pairwise_iou
-from rvtssm.contrib.worlds.label_video.boxes import (
-    HIGH,
-    INSIDE,
-    MOVING,
-    PERSON,
-    SAME_IOU,
-    TWO_WHEELER,
-    UNSURE,
-    VEHICLE,
-)
+from rvtssm.contrib.worlds.label_video.boxes import HIGH, INSIDE, MOVING, SAME_IOU, UNSURE
+from rvtssm.contrib.worlds.rules import PERSON, TWO_WHEELER, VEHICLE
 
 LEAST_OF_GROUP = 0.15  # share of a box inside another one, which may be a group then
 TOUCHED = 0.05  # share of a moving thing under a sure box that explains the motion

@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 
 from rvtssm.boxes import cxcywh_to_xyxy
-from rvtssm.contrib.worlds.label_video.boxes import LOW, PERSON, TWO_WHEELER, VEHICLE, Teacher, without_doubles
+from rvtssm.contrib.worlds.label_video.boxes import LOW, Teacher, without_doubles
+from rvtssm.contrib.worlds.rules import PERSON, TWO_WHEELER, VEHICLE
 from rvtssm.system.user_error import UserError
 
 # person; bicycle, motorcycle; car, bus, truck

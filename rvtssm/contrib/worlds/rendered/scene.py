@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 import cv2
 import numpy as np
 
+from rvtssm.contrib.worlds import rules
 from rvtssm.contrib.worlds.rendered.lens import Lens, build_lens
 from rvtssm.contrib.worlds.rendered.motion import CameraTrip
 from rvtssm.contrib.worlds.rendered.raster import (
@@ -39,7 +40,6 @@ from rvtssm.contrib.worlds.rendered.raster import (
 from rvtssm.contrib.worlds.rendered.traffic import Actor
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 
-MIN_VISIBLE = 0.3
 MIN_INSIDE = 0.15
 MAX_STEP_PX = 1.5  # largest motion between two frames, if the shortest step allows it
 STEP_US = (3_000, 8_000)  # shortest and longest time between two frames
@@ -179,7 +179,7 @@ class RenderedScene:
                 inside *= share
             elif inside < 1:  # the part outside may reach lower or higher than the one in the frame
                 left, top, right, bottom = (side / SAMPLES for side in part)
-            if seen[number] >= MIN_VISIBLE * drawn and inside >= MIN_INSIDE:
+            if seen[number] >= rules.MIN_VISIBLE * drawn and inside >= MIN_INSIDE:
                 still_us = t_us - int(still_since[number])
                 yield t_us, left, top, right - left, bottom - top, actor.class_id, number, 1.0, still_us
 
@@ -196,4 +196,4 @@ class RenderedScene:
             speed = max(speed, 1.6 * self.focal_px * float((way / np.maximum(away, 1.5)).max()))
         if self.flickers:
             return STEP_US[0]
-        return int(min(max(MAX_STEP_PX / max(speed, 1e-3) * 1e6, STEP_US[0]), STEP_US[1]))
+        return rules.step_us(speed, MAX_STEP_PX, STEP_US)

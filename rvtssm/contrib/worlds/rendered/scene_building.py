@@ -14,6 +14,7 @@ from rvtssm.contrib.worlds.rendered.scene import Flicker, RenderedScene
 from rvtssm.contrib.worlds.rendered.scene_kinds import CAR, EMPTY, HAND, KINDS, OPEN, REST, SUBURB, Range, SceneKind
 from rvtssm.contrib.worlds.rendered.stage import Stage, pose
 from rvtssm.contrib.worlds.rendered.traffic import Cast, standing
+from rvtssm.contrib.worlds.rules import drawn_sensor, log_uniform
 from rvtssm.contrib.worlds.worlds_config import WorldConfig
 
 _SIGHT_M = 160.0
@@ -85,8 +86,7 @@ class _Builder:
     def scene(self, sensor_hw: tuple[int, int]) -> RenderedScene:
         # Lens and sensor: lines of the whole sensor, of which the frame shows a part.
         rng, config = self.rng, self.config
-        lines = round(math.exp(rng.uniform(math.log(config.min_lines), math.log(config.max_lines))))
-        height, width = min(lines, sensor_hw[0]), min(round(lines * sensor_hw[1] / sensor_hw[0]), sensor_hw[1])
+        lines, height, width = drawn_sensor(sensor_hw, config, rng)
         focal_px = lines * rng.uniform(0.75, 1.5)
         # What stands.
         self.roadside.ground()
@@ -377,7 +377,7 @@ class _Builder:
         sun = np.array([math.sin(angle) * math.cos(high), math.sin(high), math.cos(angle) * math.cos(high)])
         if self.is_dusk:
             sky = 0.5 + 0.3 * upper
-            brightness = math.exp(rng.uniform(math.log(0.03), math.log(0.25)))
+            brightness = log_uniform(0.03, 0.25, rng)
             return Light(sun, 0.0, 0.5, 0.32, 0.4, 0.0, brightness, sky.astype(np.float32))
         brightness = rng.uniform(0.6, 1.0)
         if rng.random() < 0.55:

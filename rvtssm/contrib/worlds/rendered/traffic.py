@@ -14,8 +14,8 @@ from rvtssm.contrib.worlds.rendered.motion import Path, line
 from rvtssm.contrib.worlds.rendered.raster import GLOWING, Packed
 from rvtssm.contrib.worlds.rendered.skin import RIDE, WALK, Figure, bend, build_figure
 from rvtssm.contrib.worlds.rendered.stage import Mesh, Stage, block, joined, move, pose, quad
+from rvtssm.contrib.worlds.rules import PERSON, TWO_WHEELER, VEHICLE
 
-PERSON, VEHICLE, TWO_WHEELER = 0, 1, 2  # class ids
 PEDALLED_M = 4.5  # way of a bicycle during one turn of the pedals
 _STILL = np.zeros(2)  # distances of something that never moves
 _STRETCH = 0.08
