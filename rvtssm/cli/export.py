@@ -29,12 +29,13 @@ def export(config: Config) -> None:
     precision = precisions()[options.precision]
     # Weights without a graph have no size of frames and need no comparison.
     if out.suffix == SAFETENSORS and SAFETENSORS in precision.suffixes:
-        if options.height or options.width:
+        if options.height or options.width or options.nms:
             raise UserError(
-                "setting.needs",
-                name="export.height",
-                found=options.height,
-                needed=f"height and width have no effect on {out.name}, since weights take frames of any size",
+                "setting.conflict",
+                name="out",
+                found=out.name,
+                needed="it holds weights, which take frames of any size and are no program, so height, width and nms "
+                "have no effect",
                 advice=f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}",
             )
         write_weights(_read(config), writable(out.parent) / out.name, options.precision)
@@ -67,7 +68,8 @@ def export(config: Config) -> None:
                 f"; ranges from {sum(num_read)} windows of {counted(len(num_read), 'recording')} in {where}; "
                 f"{precision.note}"
             )
-        written = export_checked(checkpoint, out, frame_hw, options.precision, frames, show, options.opset)
+        suppression = config.postprocess if options.nms else None
+        written = export_checked(checkpoint, out, frame_hw, options.precision, frames, show, options.opset, suppression)
     height, width = written.description["frame_hw"]
     # OpenVINO writes the weights beside the graph.
     files = [out]

@@ -123,7 +123,7 @@ VERBS: dict[str, Verb] = {
         "best.ckpt out=model.onnx",
         "rvtssm.cli.export:export",
         check="rvtssm.cli.inputs:check_export",
-        own=("export",),
+        own=("export", "postprocess"),
         keys=("checkpoint", "out"),
         bare="checkpoint",
     ),

@@ -14,7 +14,8 @@ class Precision:
     suffixes: tuple[str, ...]  # of the names of files that can hold it
     extra: str = ""  # the extra that installs `packages`
     packages: tuple[str, ...] = ()
-    lower: str = ""  # rewrites an ONNX file of float32, given its path, its `DetectorStep` and the calibration
+    # rewrites an ONNX file of float32, given its path, its `DetectorStep`, the calibration and what shows the progress
+    lower: str = ""
     calibration: str = ""  # a `Calibration` of paths, spec, windows and frame size; "": this precision needs none
     note: str = ""  # what to expect of the results, as a clause
 
@@ -45,6 +46,8 @@ class ExportConfig(Settings, section="export"):
 
     opset: int = OPSETS[-1]
     """Version of the operators of ONNX: 20, 18, or 17 for TensorRT of JetPack 5."""
+    nms: bool = False
+    """Add the boxes after non-maximum suppression to the outputs, as `postprocess` selects them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

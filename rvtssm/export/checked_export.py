@@ -14,6 +14,7 @@ from rvtssm.export import export_detector as conversion
 from rvtssm.export.exported import largest_difference, read_exported, read_weights_file
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.system.files import staging_folder
 from rvtssm.system.user_error import UserError
 
@@ -101,6 +102,7 @@ def export_checked(
     frames: Calibration | None = None,
     show: Callable[[str], object] = lambda text: None,
     opset: int = OPSETS[-1],
+    suppression: PostprocessConfig | None = None,
 ) -> CheckedExport:
     """Write the step of a detector, and compare it with PyTorch before the file is put in its place.
 
@@ -114,6 +116,7 @@ def export_checked(
         frames: Frames to calibrate it on.
         show: Called with what is going on.
         opset: Version of the operators of ONNX.
+        suppression: As in `rvtssm.export.export_detector`.
 
     Raises:
         UserError: The results differ too much, and `out` is as it was; or as in `rvtssm.export.export_detector`.
@@ -121,18 +124,16 @@ def export_checked(
     with staging_folder(out.parent, "export") as folder:
         staged = folder / out.name
         show("converting (1 of 2)")
-        description = conversion.export_detector(checkpoint, staged, *frame_hw, precision, frames or (), opset)
+        how = {"calibration": frames or (), "opset": opset, "suppression": suppression, "show": show}
+        description = conversion.export_detector(checkpoint, staged, *frame_hw, precision, **how)
         exported = read_exported(staged)
         show(f"comparing {CHECK_STEPS} steps with PyTorch (2 of 2)")
         seen = [torch.from_numpy(frame) for frame in frames.first(CHECK_STEPS)] if frames else []
         boxes, scores = largest_difference(checkpoint, exported, CHECK_STEPS, frames=seen)
         largest = _LARGEST_DIFFERENCE if precision == "float32" else math.inf
         if not (boxes <= largest and scores <= largest):  # also if one is NaN
-            raise UserError(
-                "export.differs",
-                f"the exported {out} differs from the weights: boxes by {boxes:.1e}, scores by {scores:.1e} over "
-                f"{CHECK_STEPS} steps; it was not kept, choose another format or precision",
-            )
+            found = f"boxes by {boxes:.1e}, scores by {scores:.1e} over {CHECK_STEPS} steps"
+            raise UserError("export.differs", name=out, found=f"it differs from the weights, {found}")
         if precision != "float32":
             measured = {"precision": precision, "steps": CHECK_STEPS, "boxes": boxes, "scores": scores}
             conversion.describe(staged, description | {"measured": measured})

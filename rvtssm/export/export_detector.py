@@ -8,8 +8,9 @@ import logging
 import math
 import pkgutil
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -19,8 +20,10 @@ import torch
 
 from rvtssm.export import OPSETS, precisions
 from rvtssm.export.real_detector import DetectorStep
+from rvtssm.export.suppression import append_suppression, check_suppression
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import Detector
+from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.weights import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import named_if_full, replace_file, staging_folder
@@ -29,6 +32,7 @@ from rvtssm.system.user_error import UserError
 
 FORMATS = {"onnx": ".onnx", "openvino": ".xml"}
 PROGRAM = ".pt2"  # a format of earlier versions: a program, which can run any code when it is read
+EXPORT_AGAIN = "export it again with `rvtssm export`"
 METADATA_KEY = "rvtssm"  # key of the description in the metadata of a file; its value is JSON
 _LOWEST_WRITTEN = 18  # by torch
 _NEW_IN_RESIZE = {"keep_aspect_ratio_policy": b"stretch", "antialias": 0}  # since opset 18, with their defaults
@@ -48,13 +52,11 @@ def format_of(path: Path | str) -> str:
     for kind, ending in FORMATS.items():
         if suffix == ending:
             return kind
+    found = "the name does not tell the format"
     if suffix == PROGRAM:
-        raise UserError(
-            "export.pytorch_program",
-            f"{path}: programs of PyTorch are neither written nor read; export the checkpoint to .onnx",
-        )
+        found = "programs of PyTorch are neither written nor read"
     raise UserError(
-        "export.suffix", f"{path}: cannot tell the format; use a name that ends in {', '.join(FORMATS.values())}"
+        "file.kind", name=path, found=found, advice=f"use a name that ends in {' or '.join(FORMATS.values())}"
     )
 
 
@@ -84,11 +86,8 @@ def check_export(path: Path | str, precision: str) -> str:
         check_extra(FORMATS[kind], "openvino", "openvino")
         weights = path.with_suffix(".bin")
         if weights.exists() and not path.exists():
-            raise UserError(
-                "export.weights_exist",
-                f"{path} would store its weights in {weights}, but this file exists without {path.name}; choose "
-                f"another name, or remove {weights.name}",
-            )
+            found = f"it exists without {path.name}, whose weights it would hold"
+            raise UserError("file.exists", name=weights, found=found, advice="choose another name, or remove it")
     check_extra(f"precision={precision}", known.extra, *known.packages)
     return kind
 
@@ -97,8 +96,9 @@ def check_own(checkpoint: LoadedCheckpoint) -> None:
     """Raise UserError for an exported file, which has no weights of its own."""
     if not isinstance(checkpoint.detector, Detector):
         raise UserError(
-            "export.is_exported",
-            "this model is an exported file, which cannot be exported again; give the checkpoint that it was made from",
+            "export.unsupported",
+            found="this model is an exported file, which cannot be exported again",
+            advice="give the checkpoint that it was made from",
         )
 
 
@@ -110,6 +110,8 @@ def export_detector(
     precision: str = "float32",
     calibration: Iterable[tuple[np.ndarray, float]] = (),
     opset: int = OPSETS[-1],
+    suppression: PostprocessConfig | None = None,
+    show: Callable[[str], object] = lambda text: None,
 ) -> dict[str, Any]:
     """Write the step of a detector for frames of one size.
 
@@ -125,22 +127,29 @@ def export_detector(
         precision: A key of `precisions`.
         calibration: Frames (T, C, H, W) of consecutive windows with their step scale, for precisions that need them.
         opset: Version of the operators of ONNX, one of OPSETS.
+        suppression: Which boxes count as detections. The file then has them as further outputs, see
+            `rvtssm.export.suppression`. None: it has the predictions only.
+        show: Called with what is going on.
 
     Returns:
         The description that is stored in the file.
 
     Raises:
         UserError: If the weights reset their state by the chunk, if a layer has no such step (see
-            `TemporalLayer.real_step`), if the model is an exported file itself, or as in `check_export`.
+            `TemporalLayer.real_step`), if the model is an exported file itself, if its head needs no suppression, or as
+            in `check_export`.
     """
     kind = check_export(path, precision)
     check_own(checkpoint)
     if checkpoint.model_config.memory_chunk is not None:
+        steps = checkpoint.model_config.memory_chunk
         raise UserError(
-            "export.memory_chunk",
-            f"these weights reset their state every {checkpoint.model_config.memory_chunk} steps (memory=chunk), which "
-            "an exported step cannot do; convert them with --memory carried, or train with model.memory=carried",
+            "export.unsupported",
+            found=f"these weights reset their state every {steps} steps (memory=chunk), which an exported step cannot",
+            advice="convert them with --memory carried, or train with model.memory=carried",
         )
+    if suppression is not None:
+        check_suppression(checkpoint, suppression)
     spec = checkpoint.spec
     detector = detector_for_frame(checkpoint, height or spec.frame_height, width or spec.frame_width)
     step = DetectorStep(detector).cpu().float()
@@ -155,7 +164,11 @@ def export_detector(
         staged = folder / Path(path).with_suffix(FORMATS["onnx"]).name
         _write_onnx(step, example, shapes, staged, opset)
         if lower := precisions()[precision].lower:
-            pkgutil.resolve_name(lower)(staged, step, calibration)
+            pkgutil.resolve_name(lower)(staged, step, calibration, show)
+        if suppression is not None:
+            suppression = suppression.with_score(str(checkpoint.scored_as.score))
+            append_suppression(staged, step.detector.empty().rows.shape[1:], step.detector.frame_hw, suppression)
+            description["suppression"] = asdict(suppression)
         if kind == "openvino":
             staged = to_openvino(staged)
         describe(staged, description)
@@ -183,15 +196,12 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
             raise KeyError(*missing)
         for shape in (description["frame_hw"], *description["state"].values(), *description["predictions"].values()):
             if not all(isinstance(side, int) and 0 < side < 1 << 31 for side in shape):
-                raise UserError(
-                    "exported.shape",
-                    f"{path} describes tensors of the shape {shape}; export it again with `rvtssm export`",
-                )
+                found = f"it describes tensors of the shape {shape}"
+                raise UserError("file.damaged", name=path, found=found, advice=EXPORT_AGAIN)
             check_memory(4 * math.prod(shape), f"{path} describes tensors of the shape {shape}")
     except (json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            "exported.no_description", f"{path} has no description of its model; export it with `rvtssm export`"
-        ) from error
+        found = "it has no description of its model"
+        raise UserError("file.content", name=path, found=found, advice=EXPORT_AGAIN) from error
     return meta, description
 
 

@@ -9,7 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rvtssm.export.export_detector import FORMATS, METADATA_KEY, PROGRAM, format_of, quiet, read_description
+from rvtssm.export.export_detector import (
+    EXPORT_AGAIN,
+    FORMATS,
+    METADATA_KEY,
+    PROGRAM,
+    format_of,
+    quiet,
+    read_description,
+)
+from rvtssm.export.suppression import FOUND
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import fastest_precision, set_precision, usual_device
@@ -21,11 +30,10 @@ from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError, in_one_line
 
-_AGAIN = "export it again with `rvtssm export`"
 _MAKERS = {".onnx": "ONNX", ".xml": "OpenVINO"}
 
-# One step: frames, step scale and state tensors -> tensors of the predictions, next state tensors.
-Run = Callable[[Tensor, Tensor, list[Tensor]], tuple[list[Tensor], list[Tensor]]]
+# One step: frames, step scale and state tensors -> tensors of the predictions, then the next state tensors.
+Run = Callable[[list[np.ndarray]], list[np.ndarray]]
 
 
 def largest_difference(
@@ -128,15 +136,15 @@ def read_exported(path: Path | str, precision: str = "float32") -> LoadedCheckpo
     check_choice("precision", precision, PRECISIONS)
     kind = format_of(path)
     if not Path(path).is_file():
-        raise UserError("exported.missing", f"there is no exported model at {path}")
+        raise UserError("file.missing", name=path, found="there is no such file", advice="export a checkpoint to it")
     check_digest(path)
-    with file_errors(path, " cannot be used", _AGAIN, CONTENT_ERRORS), quiet():
+    with file_errors(path, " cannot be used", EXPORT_AGAIN, CONTENT_ERRORS), quiet():
         if kind == "openvino" or precision == "bf16":
             run, text = _open_in_openvino(Path(path), precision)
         else:
             run, text = _open_onnx(Path(path))
         meta, description = read_description(text, path)
-        detector: Any = ExportedDetector(run, meta, description)
+        detector: Any = ExportedDetector(run, meta, description, str(path))
     return meta.with_detector(detector)
 
 
@@ -150,19 +158,20 @@ class ExportedDetector(nn.Module):
         run: The step of the file.
         meta: The description of the checkpoint.
         description: Size of the frames, names and shapes of the tensors, and `measured` for a file in lower precision.
+        name: The file, for messages.
     """
 
     device = torch.device("cpu")
     is_causal = True  # layers that are not causal have no step to export
 
-    def __init__(self, run: Run, meta: CheckpointMeta, description: dict[str, Any]) -> None:
+    def __init__(self, run: Run, meta: CheckpointMeta, description: dict[str, Any], name: str) -> None:
         super().__init__()
         height, width = description["frame_hw"]
         self.frame_hw = height, width
         self.products: str | None = description.get("measured", {}).get("precision")  # a precision below float32
         self.head = head_class(meta.model_config)
         self.score = str(meta.scored_as.score)
-        self._run = run
+        self._run, self._name = run, name
         self._shapes = [tuple(shape) for shape in description["state"].values()]
         self._prediction_shapes: dict[str, list[int]] = description["predictions"]
 
@@ -192,12 +201,25 @@ class ExportedDetector(nn.Module):
         scales = torch.as_tensor(step_scale, dtype=torch.float32).expand(num_steps, num_streams)
         steps = []
         for counts, scale in zip(hist, scales, strict=True):
-            predictions, leaves = self._run(counts, scale.contiguous(), leaves)
+            predictions, leaves = self._step(counts, scale, leaves)
             steps.append(predictions)
         fields = [torch.cat(field) for field in zip(*steps, strict=True)]
         if frame_index is not None:
             fields = [field[frame_index[:, 0] * num_streams + frame_index[:, 1]] for field in fields]
         return self._predictions(fields), tuple(leaf.flatten(0, 1) for leaf in leaves)
+
+    def _step(self, hist: Tensor, scale: Tensor, leaves: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return the tensors of the predictions of one step, and the next state tensors."""
+        inputs = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, scale, *leaves)]
+        try:
+            arrays = self._run(inputs)
+        except Exception as error:  # the errors of the runtimes have no common class
+            found = f"it cannot be run ({in_one_line(error)[:300]})"
+            raise UserError("file.content", name=self._name, found=found, advice=EXPORT_AGAIN) from None
+        tensors = [torch.from_numpy(array) for array in arrays]
+        num_predictions = len(self._prediction_shapes)
+        # What follows are the objects after suppression, if the file has them: whoever reads it here, selects anew.
+        return tensors[:num_predictions], tensors[num_predictions : num_predictions + len(leaves)]
 
     def _predictions(self, fields: list[Tensor]) -> Any:
         named = dict(zip(self._prediction_shapes, fields, strict=True))
@@ -216,17 +238,18 @@ def _open_onnx(path: Path) -> tuple[Run, str]:
             str(path), options, providers=["CPUExecutionProvider"], enable_fallback=False
         )
     except Exception:  # the errors of onnxruntime have no common class
-        raise UserError("exported.incomplete", f"{path} is not a complete ONNX file; {_AGAIN}") from None
+        raise _incomplete(path) from None
     names = [value.name for value in session.get_inputs()]
+    wanted = [value.name for value in session.get_outputs() if not value.name.startswith(FOUND)]
 
-    def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
-        return session.run(None, dict(zip(names, inputs, strict=True)))
+    def run(inputs: list[np.ndarray]) -> list[np.ndarray]:
+        return session.run(wanted, dict(zip(names, inputs, strict=True)))
 
-    return _on_arrays(path, outputs), session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
+    return run, session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, "")
 
 
 @functools.cache
-def _openvino_core() -> Any:
+def openvino_core() -> Any:
     """Return OpenVINO's runtime, one for the life of the process.
 
     Each runtime puts a stack of its own in place of the one that signals are handled on, and frees it when it is
@@ -243,15 +266,13 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
     OpenVINO compiles for a fixed number of streams, so the file is compiled at the first step with each number.
     """
     check_extra(f"{path} in {precision}", "openvino", "openvino")
-    core = _openvino_core()
+    core = openvino_core()
     hint = {"float32": "f32", "bf16": "bf16"}[precision]
     options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
     try:
         model = core.read_model(path)
     except Exception:  # the errors of OpenVINO have no common class
-        raise UserError(
-            "exported.incomplete", f"{path} is not a complete {_MAKERS[path.suffix]} file; {_AGAIN}"
-        ) from None
+        raise _incomplete(path) from None
     shapes = {value.any_name: value.partial_shape for value in model.inputs}
 
     @functools.cache
@@ -259,25 +280,14 @@ def _open_in_openvino(path: Path, precision: str) -> tuple[Run, str]:
         model.reshape({name: [num_streams, *list(shape)[1:]] for name, shape in shapes.items()})
         return core.compile_model(model, "CPU", options)
 
-    def outputs(inputs: list[np.ndarray]) -> list[np.ndarray]:
+    def run(inputs: list[np.ndarray]) -> list[np.ndarray]:
         results = compiled(len(inputs[0]))(dict(zip(shapes, inputs, strict=True)), share_inputs=True)
         return [array.copy() for array in results.values()]
 
     where = ["framework", METADATA_KEY]
-    return _on_arrays(path, outputs), model.get_rt_info(where).astype(str) if model.has_rt_info(where) else ""
+    return run, model.get_rt_info(where).astype(str) if model.has_rt_info(where) else ""
 
 
-def _on_arrays(path: Path, outputs: Callable[[list[np.ndarray]], list[np.ndarray]]) -> Run:
-    """Return the step of a file, given a function from its input arrays, in order, to its output arrays."""
-
-    def run(hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        inputs = [np.ascontiguousarray(tensor.numpy()) for tensor in (hist, step_scale, *state)]
-        try:
-            tensors = [torch.from_numpy(array) for array in outputs(inputs)]
-        except Exception as error:  # the errors of the runtimes have no common class
-            reason = in_one_line(error)[:300]
-            raise UserError("exported.cannot_run", f"{path} cannot be run ({reason}); {_AGAIN}") from None
-        num_predictions = len(tensors) - len(state)
-        return tensors[:num_predictions], tensors[num_predictions:]
-
-    return run
+def _incomplete(path: Path) -> UserError:
+    found = f"it is not a complete {_MAKERS[path.suffix]} file"
+    return UserError("file.damaged", name=path, found=found, advice=EXPORT_AGAIN)

@@ -124,6 +124,11 @@ KINDS = {
         "The times allow more windows than a recording can have.",
         "a time in the file is damaged, or the stride is too short",
     ),
+    # Exported files
+    "export.unsupported": Kind("A file for other programs cannot hold the step of these weights."),
+    "export.differs": Kind(
+        "An exported file does not give what PyTorch gives.", "it was not kept; choose another format or precision"
+    ),
     # The installation
     "install.extra": Kind("A package of an optional part is not installed."),
     "plugin.same_name": Kind("Another module has the name of the plugin.", "rename the file"),

@@ -4,7 +4,7 @@ import contextlib
 import io
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -35,27 +35,37 @@ class CarriedSteps:
 
     step: DetectorStep
     sequences: Iterable[tuple[np.ndarray, float]]  # frames of each sequence, and their step scale
+    show: Callable[[str], object] = lambda text: None  # called with how many windows were seen
 
     def __iter__(self) -> Iterator[dict[str, np.ndarray]]:
+        num_seen = 0
         for frames, scale in self.sequences:
             state = self.step.init_state(1)
             for frame in frames:
                 hist, step_scale = torch.from_numpy(frame[None]), torch.tensor([scale], dtype=torch.float32)
                 named = zip(self.step.state_names, state, strict=True)
                 yield {"hist": hist.numpy(), "step_scale": step_scale.numpy()} | {n: s.numpy() for n, s in named}
+                num_seen += 1
+                self.show(f"finding the ranges of values in {num_seen} windows")
                 with torch.no_grad():
                     _, state = self.step(hist, step_scale, state)
 
 
-def quantize_detector(path: Path, step: DetectorStep, frames: Iterable[tuple[np.ndarray, float]]) -> None:
+def quantize_detector(
+    path: Path,
+    step: DetectorStep,
+    frames: Iterable[tuple[np.ndarray, float]],
+    show: Callable[[str], object] = lambda text: None,
+) -> None:
     """Replace an ONNX file of a step by one in 8 bits, see `quantize`.
 
     Args:
         path: The file.
         step: The step that it computes.
         frames: Frames (T, C, H, W) of consecutive windows with their step scale.
+        show: Called with what is going on.
     """
-    quantize(path, CarriedSteps(step, frames))
+    quantize(path, CarriedSteps(step, frames, show))
 
 
 def quantize(path: Path, steps: CarriedSteps) -> None:
@@ -71,6 +81,7 @@ def quantize(path: Path, steps: CarriedSteps) -> None:
     """
     import onnx  # an optional package
 
+    steps.show("loading NNCF")
     nncf = _without_telemetry()
     model = onnx.load(path)
     del model.graph.value_info[:]  # its shapes have named dimensions, which NNCF cannot read
@@ -84,7 +95,9 @@ def quantize(path: Path, steps: CarriedSteps) -> None:
             ignored_scope=nncf.IgnoredScope(names=exact),
             advanced_parameters=nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE),
         )
+    steps.show("writing products of 8 bits")
     _without_sign_after_concat(quantized.graph)
+    _without_flat_products(quantized.graph)
     path.write_bytes(quantized.SerializeToString())
 
 
@@ -107,6 +120,41 @@ def _without_sign_after_concat(graph: Any) -> None:
                 zero_point = zero_points.pop(node.input[2])
                 raised = (onnx.numpy_helper.to_array(zero_point).astype(np.int16) + 128).astype(np.uint8)
                 zero_point.CopyFrom(onnx.numpy_helper.from_array(raised, zero_point.name))
+
+
+def _without_flat_products(graph: Any) -> None:
+    """Compute products of flat rows in the shape that they get afterwards: Gemm, Reshape become Reshape, MatMul.
+
+    The numbers are the same. OpenVINO 2026.4 cannot compile a product of 8 bits, with a scale for each column, before
+    a Reshape from (B n, D) to (B, n, D), unless it knows the number of streams B.
+    """
+    import onnx  # an optional package
+
+    makers = {name: node for node in graph.node for name in node.output}
+    stored = {value.name: value for value in graph.initializer}
+    readers = dict[str, list[Any]]()
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for gemm in graph.node:
+        after = readers.get(gemm.output[0], [])
+        is_flat = gemm.op_type == "Gemm" and [node.op_type for node in after] == ["Reshape"]
+        if not is_flat or len(gemm.input) == 3:  # with a bias it compiles
+            continue
+        weight = makers[gemm.input[1]]
+        shape = onnx.numpy_helper.to_array(stored[after[0].input[1]]).copy()
+        if weight.op_type != "DequantizeLinear" or stored[weight.input[0]].dims[0] != shape[-1]:
+            continue
+        # The weight (D, C) of Gemm has a scale for each row, that of MatMul (C, D) one for each column.
+        transposed = onnx.numpy_helper.to_array(stored[weight.input[0]]).T.copy()
+        stored[weight.input[0]].CopyFrom(onnx.numpy_helper.from_array(transposed, weight.input[0]))
+        weight.attribute[0].i = 1
+        shape[-1] = len(transposed)
+        graph.initializer.append(onnx.numpy_helper.from_array(shape, f"{gemm.name}_shape"))
+        rows = onnx.helper.make_node("Reshape", [gemm.input[0], f"{gemm.name}_shape"], [f"{gemm.name}_rows"])
+        product = onnx.helper.make_node("MatMul", [*rows.output, gemm.input[1]], after[0].output, gemm.name)
+        gemm.CopyFrom(rows)
+        after[0].CopyFrom(product)
 
 
 def _recurrent(graph: Any) -> set[str]:
@@ -211,10 +259,12 @@ class CalibrationFrames:
         height, width = (side // downsample for side in sensor_hw)
         if (height, width) != self.frame_hw:
             raise UserError(
-                "calibration.frame_size",
-                f"calibrate: {path} has frames of {width} x {height} pixels, but the file is for "
-                f"{self.frame_hw[1]} x {self.frame_hw[0]}; give other recordings, or export.height={height} "
-                f"export.width={width}",
+                "setting.conflict",
+                name="export.calibrate",
+                found=path,
+                needed=f"it has frames of {width} x {height} pixels, but the file is for "
+                f"{self.frame_hw[1]} x {self.frame_hw[0]}",
+                advice=f"give other recordings, or export.height={height} export.width={width}",
             )
         return events, sensor_hw, downsample
 
