@@ -35,9 +35,17 @@ def _versions() -> str:
 
 
 def _packages() -> str:
-    for name in ("rvtssm.cli.train", "rvtssm.cli.predict", "timm", "matplotlib"):  # the first two import what runs need
-        importlib.import_module(name)
+    """Import what detection needs; of what only training needs, compare the versions, as its import takes seconds."""
+    from packaging.requirements import Requirement
+
+    importlib.import_module("rvtssm.cli.predict")
     lines = importlib.metadata.requires("rvtssm") or []
+    for needed in (Requirement(line) for line in lines if "extra ==" not in line):
+        if needed.marker is not None and not needed.marker.evaluate():
+            continue
+        version = importlib.metadata.version(needed.name)
+        if not needed.specifier.contains(version, prereleases=True):
+            raise RuntimeError(f"{needed.name} {version} is installed, but {needed} is needed; install rvtssm again")
     extras = [match for line in lines if (match := re.match(r"([\w.-]+).*extra == .(?!dev)(\w+)", line))]
     missing = [f"{match[1]} (for {match[2]})" for match in extras if not _is_installed(match[1])]
     return f"all needed are there; optional, not installed: {', '.join(missing) or 'none'}"

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -18,13 +18,13 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.console import changing_line, console, say, say_error, tell, tell_log, tell_warning
 from rvtssm.cli.inputs import out_folder, weights_label
 from rvtssm.cli.weights import announce_detection, precision_in_words, weights_to_detect
-from rvtssm.detection.downsample import SustainedRate, sustained_rates
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.feed import Feed
-from rvtssm.detection.inference_config import shown_boxes
+from rvtssm.detection.inference_config import AUTO, shown_boxes
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import settings_detector
+from rvtssm.detection.rates import NUM_OF_TABLE, NUM_TIMED, SustainedRate, measured_hz, sustained_rates
 from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import (
     ResultContext,
@@ -63,13 +63,18 @@ def live(config: Config, as_json: bool = False) -> int:
         config, checkpoint = weights_to_detect(config)
         out = out_folder(config, "live", source_name, label)
         if config.live.benchmark:
-            return _benchmark(config, checkpoint, source, opened, out, as_json)
+            return _benchmark(config, checkpoint, source, out, as_json)
         with locked(out):
-            # An earlier run in the folder keeps its files.
             number = free_number(out, [*result_file_names(config.live.formats), "live.json"])
-            if not as_json:
-                announce_detection("detect", config, checkpoint, source.name, out)
-            session = _Session(config, source, opened, checkpoint, as_json)
+            why = None
+            if config.detection.hz == AUTO:
+                config = _with_sustained_rate(config, checkpoint, opened)
+                why = f"auto: the highest rate that this machine sustains, by {NUM_TIMED} windows"
+            if as_json and why:
+                tell(f"detects at {config.detection.hz:g} Hz ({why})")
+            elif not as_json:
+                announce_detection("detect", config, checkpoint, source.name, out, why=why)
+            session = _Session(config, source, opened, checkpoint, as_json, hz_is_auto=why is not None)
             broke_off = session.run(out, number)
             summary = session.summary(broke_off)
             (out / numbered_name("live.json", number)).write_text(json.dumps(asdict(summary), indent=2) + "\n")
@@ -92,30 +97,30 @@ class _Session:
         opened: The source that was opened for it.
         checkpoint: The weights.
         as_json: Whether every window is printed as a line of JSON.
+        hz_is_auto: Whether hz=auto has chosen the rate, which stays the same for later weights.
     """
 
     def __init__(
-        self, config: Config, source: LiveSource, opened: OpenedSource, checkpoint: LoadedCheckpoint, as_json: bool
+        self,
+        config: Config,
+        source: LiveSource,
+        opened: OpenedSource,
+        checkpoint: LoadedCheckpoint,
+        as_json: bool,
+        hz_is_auto: bool,
     ) -> None:
-        self.config = config
-        self.source = source
-        self.opened = opened
-        self.as_json = as_json
+        self.config, self.source, self.opened, self.as_json = config, source, opened, as_json
+        self.hz_is_auto = hz_is_auto
         self.tally = Tally(1)
         self._run = LiveRun(source, self._detector(checkpoint), self.tally.see, config.live.heartbeat)
-        self._minute = Tally(0)
-        self._is_reload_asked = False
+        self._minute, self._is_reload_asked = Tally(0), False
 
     def _detector(self, checkpoint: LoadedCheckpoint) -> StreamDetector:
-        config = self.config
-        how = {"skip": "late"}
-        return settings_detector(checkpoint, self.opened, config.detection, config.postprocess, config.filters, **how)
+        return _late_detector(self.config, checkpoint, self.opened)
 
     def run(self, folder: Path, number: int) -> str:
         """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
-        source = self.source
-        run = self._run
-        min_score = self.config.detection.min_score
+        source, run, min_score = self.source, self._run, self.config.detection.min_score
         spec = run.detector.checkpoint.spec
         events = self.opened.events
         context = ResultContext(spec, run.detector.sensor_hw, min_score, events.stamp_offset_us, events.frame_id)
@@ -126,14 +131,12 @@ class _Session:
         ):
             files = [SturdyWriter(write, tell_warning) for write in writers]
             began_s = shown_s = status_s = told_s = source.clock()
-            # The first step compiles and allocates; it must not count as a lag.
             run.warm_up()
             until_s = source.clock() + (self.config.live.duration_s or math.inf)
             while not source.is_ended and source.clock() < until_s:
                 try:
                     result = run.step()
                     now_s = source.clock()
-                    # For programs that watch: a file, a line in the journal, weights on a signal.
                     if now_s - status_s > _STATUS_EVERY_S:
                         status_s = now_s
                         self._write_status(folder)
@@ -144,7 +147,6 @@ class _Session:
                         self._reload()
                     if result is None:
                         continue
-                    # The result: to files, into the counts, and on the screen.
                     written = result.above(min_score)
                     for write in files:
                         write(written)
@@ -162,10 +164,14 @@ class _Session:
 
     def summary(self, broke_off: str) -> RunSummary:
         """Return the record of the run so far."""
-        run = self._run
-        restarts = run.num_restarts
         return run_summary(
-            self.opened, self.source, run.detector, self.tally, num_restarts=restarts, broke_off=broke_off
+            self.opened,
+            self.source,
+            self._run.detector,
+            self.tally,
+            num_restarts=self._run.num_restarts,
+            hz_is_auto=self.hz_is_auto,
+            broke_off=broke_off,
         )
 
     def _count(self, result: WindowResult, num_written: int, files: Sequence[SturdyWriter]) -> None:
@@ -178,14 +184,14 @@ class _Session:
     def _write_status(self, folder: Path) -> None:
         """Write `status.json`, by which other programs see that the run goes on. A full disk does not end it."""
         facts = {**self.tally.counts(), "lag_ms": self._minute.counts()["lag_ms"], "source": self.source.name}
-        facts["num_lost_packets"] = self.source.num_lost
+        facts |= {"num_lost_packets": self.source.num_lost, "hz": self._run.detector.windows.hz}
+        facts["hz_is_auto"] = self.hz_is_auto
         with contextlib.suppress(OSError), atomic_file(folder / "status.json") as staged:
             staged.write_text(json.dumps({"time_s": time.time(), **facts}) + "\n")
 
     def _tell_minute(self) -> None:
         """Say on standard error how the last minute was; for logs, as a terminal shows it anyway."""
-        minute = self._minute.counts()
-        self._minute = Tally(0)
+        minute, self._minute = self._minute.counts(), Tally(0)
         lag = ", ".join(f"{value:.0f} ms ({name})" for name, value in minute["lag_ms"].items())
         facts = [counted(minute["num_windows"], "window"), counted(minute["num_detections"], "box")]
         facts += [
@@ -213,6 +219,18 @@ class _Session:
         tell_log(f"live goes on with the weights that {self.config.checkpoint} holds now")
 
 
+def _late_detector(config: Config, checkpoint: LoadedCheckpoint, opened: OpenedSource) -> StreamDetector:
+    return settings_detector(checkpoint, opened, config.detection, config.postprocess, config.filters, skip="late")
+
+
+def _with_sustained_rate(config: Config, checkpoint: LoadedCheckpoint, opened: OpenedSource) -> Config:
+    """Return the settings with the rate that this machine sustains, timed at the rate of training."""
+    trained = replace(config, detection=replace(config.detection, hz=None))
+    with changing_line("measuring which rate this machine sustains"):
+        hz = measured_hz(_late_detector(trained, checkpoint, opened))
+    return replace(config, detection=replace(config.detection, hz=hz))
+
+
 @contextmanager
 def _asked_by(number: int, act: Callable[[], None]) -> Iterator[None]:
     """Call a function on a signal while the block runs, if this is the main thread."""
@@ -226,38 +244,23 @@ def _asked_by(number: int, act: Callable[[], None]) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _benchmark(
-    config: Config,
-    checkpoint: LoadedCheckpoint,
-    source: LiveSource,
-    opened: OpenedSource,
-    out: Path,
-    as_json: bool,
-) -> int:
-    """Measure which rates this processor sustains on a recording, print a table, and write `benchmark.json`."""
-    rates = list[SustainedRate]()
-    detection = config.detection
-    windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+def _benchmark(config: Config, checkpoint: LoadedCheckpoint, source: LiveSource, out: Path, as_json: bool) -> int:
+    """Measure which rates this processor sustains, print a table, and write `benchmark.json`."""
+    rates, detection = list[SustainedRate](), config.detection
+    windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
+    sensor_hw = source.height, source.width
     with changing_line("measuring") as show:
-        recording = opened.events
-        if not isinstance(recording, Recording):
-            raise UserError(
-                "setting.needs",
-                name="benchmark",
-                found="true",
-                needed=f"this needs a recording, not {source.name}",
-                advice="name a file",
-            )
-        postprocess = shown_boxes(config.postprocess)
-        downsample = detection.downsample
-        for rate in sustained_rates(checkpoint, recording, windows, postprocess, downsample):
+        for rate in sustained_rates(
+            checkpoint, sensor_hw, windows, shown_boxes(config.postprocess), detection.downsample
+        ):
             rates.append(rate)
             show(f"measuring: downsample={rate.downsample} takes {rate.p50_ms:.0f} ms per window")
     about = {
         "source": source.name,
         "weights": config.checkpoint,
-        "sensor_hw": (source.height, source.width),
+        "sensor_hw": sensor_hw,
         "window_ms": windows.nominal_length_us / 1000,
+        "windows": NUM_OF_TABLE,
         "precision": precision_in_words(config.precision, checkpoint),
         "threads": torch.get_num_threads(),
         "load_average": os.getloadavg()[0],  # of the last minute: other programs that run slow the detector down
@@ -269,7 +272,8 @@ def _benchmark(
     if as_json:
         say(content.rstrip())
     else:
-        console.print(_rates_table(rates, f"{counted(torch.get_num_threads(), 'thread')}, {about['precision']}"))
+        how = f"{NUM_OF_TABLE} windows each, {counted(torch.get_num_threads(), 'thread')}, {about['precision']}"
+        console.print(_rates_table(rates, how))
         say(f"in {out / 'benchmark.json'}")
     return 0
 
@@ -278,25 +282,18 @@ def _rates_table(rates: list[SustainedRate], how: str) -> TerminalTable:
     rows: list[tuple[str, ...]] = [("downsample", "frame", "smallest object", "median", "95 % within", "sustained")]
     for rate in rates:
         frame = f"{rate.frame_hw[1]} x {rate.frame_hw[0]}"
-        times = f"{rate.p50_ms:.1f} ms", f"{rate.p95_ms:.1f} ms", f"{rate.hz:.3g} Hz"
+        times = f"{rate.p50_ms:.1f} ms", f"{rate.p95_ms:.1f} ms", f"{rate.hz:g} Hz"
         rows.append((str(rate.downsample), frame, f"{rate.smallest_object_px:.0f} pixels", *times))
-    return TerminalTable(f"time of a window ({counted(rates[0].num_windows, 'window')} each, {how})", rows)
+    return TerminalTable(f"time of a window ({how})", rows)
 
 
 @contextmanager
 def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     """Open a camera, a stream, or a recording that is played. A first Ctrl-C ends its events."""
-    recording = config.recording
-    camera = config.live.camera
+    recording, camera = config.recording, config.live.camera
     if recording is None and Path(camera).is_file():
-        raise UserError(
-            "setting.form",
-            name="camera",
-            found=camera,
-            needed="this is a file",
-            advice=f"to play it, set recording={camera}",
-        )
-    # A camera is a source with an address of its own.
+        needed = f"it is a file: to play it, set recording={camera}"
+        raise UserError("setting.form", name="live.camera", found=camera, needed=needed)
     where = recording
     if where is None:
         where = CAMERA if camera == "auto" else f"{CAMERA}{camera}"
@@ -307,7 +304,6 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
         elif isinstance(events, LiveSource):
             live_source = events
         else:
-            # A pipe or a driver gives events as they come.
             live_source = Feed(events)
             live_source.begin()  # it reads while the weights are loaded
         with ended_by_signals(live_source):

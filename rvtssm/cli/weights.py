@@ -59,16 +59,26 @@ def weights_to_detect(config: Config) -> tuple[Config, LoadedCheckpoint]:
 
 
 def announce_detection(
-    verb: str, config: Config, checkpoint: LoadedCheckpoint, source: str, out: Path, recordings: int | None = None
+    verb: str,
+    config: Config,
+    checkpoint: LoadedCheckpoint,
+    source: str,
+    out: Path,
+    recordings: int | None = None,
+    why: str | None = None,
 ) -> None:
-    """Print what a detector is about to do, and what is to be known of its weights and windows."""
+    """Print what a detector is about to do, and what is to be known of its weights and windows.
+
+    `why` tells where a rate comes from that the command does not name.
+    """
     detection = config.detection
-    windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+    windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
     announce(
         verb,
         weights=config.checkpoint,
         source=source,
         stride=f"{windows.stride_us / 1000:g} ms",
+        rate=why and f"{windows.hz:g} Hz ({why})",
         recordings=recordings,
         device=checkpoint.detector.device,
         precision=precision_in_words(config.precision, checkpoint),

@@ -1,8 +1,6 @@
-"""How much to reduce a sensor that is larger than in training: what finds objects, and what a processor sustains."""
+"""How much to reduce a sensor that is larger than in training: by what finds objects."""
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,14 +9,12 @@ from rvtssm.detection.tiles import tile_size
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
-from rvtssm.readers import Recording
 from rvtssm.readers.filters import Filters
 from rvtssm.readers.source import EventSource
-from rvtssm.records import Events, WindowSettings
+from rvtssm.records import Events
 from rvtssm.records.settings import SHOWN_SCORE
 
 NUM_TRIED = 4  # windows at the start of a recording that are tried
-FEWEST_WINDOWS = 20  # per factor
 _SURE_SCORE = 0.5
 
 
@@ -55,7 +51,7 @@ def choose_downsample(
     until_us = first_us + round(num_windows * windows.stride_us)
     tried = source.between(first_us, until_us)
     best: dict[int, np.ndarray] = {}
-    for downsample in _halved(usual):
+    for downsample in halved(usual):
         best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce, tiles, filters)
         if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
             return downsample
@@ -65,7 +61,7 @@ def choose_downsample(
     return usual
 
 
-def _halved(usual: int) -> list[int]:
+def halved(usual: int) -> list[int]:
     """Return a factor, half of it, and so on down to 1."""
     factors = [usual]
     while factors[-1] > 1:
@@ -112,65 +108,3 @@ def best_scores(
     )
     closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
     return np.array([window.score.max(initial=0) for window in detector.push(events, closed_us)], np.float32)
-
-
-@dataclass(frozen=True)
-class SustainedRate:
-    """The time of a window at one factor, measured one window at a time as in live detection."""
-
-    downsample: int  # frames are smaller than the sensor by this factor per side
-    frame_hw: tuple[int, int]  # pixels
-    smallest_object_px: float  # diagonal of the smallest objects of the training, in pixels of the sensor
-    num_windows: int
-    p50_ms: float  # time of a window, from counting its events to its boxes
-    p95_ms: float
-    hz: float  # windows per second of which 95 % are ready before the next one ends: 1000 / p95_ms
-
-
-def sustained_rates(
-    checkpoint: LoadedCheckpoint,
-    recording: Recording,
-    windows: WindowSettings,
-    config: PostprocessConfig,
-    downsample: int | None = None,
-) -> Iterator[SustainedRate]:
-    """Yield the rates of the usual factor, of half of it, and so on down to 1.
-
-    Args:
-        checkpoint: The weights.
-        recording: Its first windows are measured; a short recording is repeated.
-        windows: Stride and length of windows.
-        config: Post-processing.
-        downsample: Measure only this factor.
-    """
-    sensor_hw = recording.height, recording.width
-    usual = downsample_by_size(checkpoint, *sensor_hw)
-    factors = [downsample or usual]
-    if downsample is None and isinstance(checkpoint.detector, Detector):  # exported frames have one size
-        factors = _halved(usual)
-    events = _first_windows(recording, windows)
-    for factor in factors:
-        detector = StreamDetector(
-            checkpoint, *sensor_hw, windows=windows, start_us=0, downsample=factor, config=config, skip="never"
-        )
-        detector.warm_up()
-        times_ms = []
-        for number, part in enumerate(events, 1):
-            closed = detector.push(part, until_us=number * round(windows.stride_us))
-            times_ms += [1000 * result.seconds for result in closed]
-        p50_ms, p95_ms = (float(np.percentile(times_ms, share)) for share in (50, 95))
-        smallest_px = factor * checkpoint.spec.prepare_min_diagonal_px / checkpoint.spec.downsample
-        yield SustainedRate(factor, detector.frame_hw, smallest_px, len(times_ms), p50_ms, p95_ms, hz=1000 / p95_ms)
-
-
-def _first_windows(recording: Recording, windows: WindowSettings) -> list[Events]:
-    """Return the events of consecutive windows, which begin again with the first events if the recording is short."""
-    first_us, last_us = recording.time_range_us
-    stride_us, span_us = round(windows.stride_us), last_us + 1 - first_us
-    parts = list[Events]()
-    for number in range(FEWEST_WINDOWS + 1):
-        start_us = number * stride_us % max(span_us - stride_us, 1)
-        part = recording.between(first_us + start_us, first_us + start_us + stride_us)
-        shifted_us = part.t - first_us - start_us + number * stride_us
-        parts.append(Events(shifted_us, part.x, part.y, part.p))
-    return parts

@@ -205,11 +205,8 @@ class StreamDetector:
             check_silence(packet, known_us, until_us)
         if len(packet):
             if len(self._counter.times_us) + len(packet) > MOST_PENDING:
-                raise UserError(
-                    "stream.clock_stands",
-                    f"more than {MOST_PENDING} events wait for a window to close at {packet.t[-1]} us; the clock "
-                    "stands still: start again",
-                )
+                found = f"more than {MOST_PENDING} events wait for a window to close at {packet.t[-1]} us"
+                raise UserError("stream.full", found=found, advice="the clock stands still: start again")
             self._clock.advance(int(packet.t[-1]))
             packet = self.filters(packet)
         if len(packet):
@@ -275,20 +272,31 @@ class StreamDetector:
             yield from self._closed(num_windows)
             self._clock.close()
 
-    def warm_up(self) -> None:
+    def warm_up(self, num_timed: int = 0) -> list[float]:
         """Compute two windows and forget them, so that the first window of the stream takes no longer than the others.
 
         The first computations compile code and allocate memory, and the second window shares events with the first.
         Call this before the first events.
+
+        Args:
+            num_timed: Compute so many further windows.
+
+        Returns:
+            The times of the further windows, in seconds.
         """
-        grid, stride_us = FreeGrid(0, self.windows), np.array([self.windows.stride_us])
-        corner, tracker, self.tracker = np.zeros(1, np.uint16), self.tracker, None
-        for number in range(2):
+        grid = FreeGrid(0, self.windows)
+        stride_us = np.array([self.windows.stride_us])
+        corner = np.zeros(1, np.uint16)
+        tracker, self.tracker = self.tracker, None
+        seconds = []
+        for number in range(2 + num_timed):
             windows = grid.windows(number, number + 1)
             self._counter.push(Events(windows.ends_us - 1, corner, corner, np.zeros(1, np.uint8)))
-            list(self._compute(windows, stride_us))
+            (result,) = self._compute(windows, stride_us)
+            seconds.append(result.seconds)
         self.tracker = tracker
         self.restart()
+        return seconds[2:]
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything that is needed to continue elsewhere, as plain data and tensors for `torch.load`.
@@ -299,9 +307,8 @@ class StreamDetector:
             UserError: With skip="never", whose pending events are counted ahead, or with filters.
         """
         if self._counts_ahead or self.filters.filters:
-            raise UserError(
-                "stream.no_state", 'a detector with filters or skip="never" has no state to store; use neither'
-            )
+            found = 'a detector with filters or skip="never" has no state to store'
+            raise UserError("setting.conflict", found=found, advice="use neither")
         stored = {
             "weights": self._weights_digest,
             "tracks": None if self.tracker is None else self.tracker.state_dict(),
@@ -321,26 +328,18 @@ class StreamDetector:
             UserError: The sensor, the weights or the detector differs.
         """
         if missing := [name for name in _STORED if name not in stored]:
-            raise UserError(
-                "stream.state_incomplete",
-                f"the stored state lacks {', '.join(missing)}; give the result of `state_dict`",
-            )
+            found = f"the stored state lacks {', '.join(missing)}"
+            raise UserError("memory.other_state", found=found, advice="give the result of `state_dict`")
         if stored["weights"] != self._weights_digest:
-            raise UserError(
-                "streams.stored_states",
-                "the stored state was computed with other weights; load those, or begin a new stream",
-            )
+            found = "the stored state was computed with other weights"
+            raise UserError("memory.other_state", found=found, advice="load those, or begin a new stream")
         if (stored["tracks"] is None) != (self.tracker is None):
-            raise UserError(
-                "streams.stored_states",
-                "the stored state and this detector differ in whether objects are tracked; give both the same track=",
-            )
+            found = "the stored state and this detector differ in whether objects are tracked"
+            raise UserError("memory.other_state", found=found, advice="give both the same track=")
         if list(stored["sensor_hw"]) != list(self.sensor_hw):
-            raise UserError(
-                "stream.state_of_other_sensor",
-                f"the stored state is for a sensor of {_pixels(stored['sensor_hw'])} pixels, but this detector has "
-                f"{_pixels(self.sensor_hw)}; use the same height and width",
-            )
+            found = f"the stored state is for a sensor of {_pixels(stored['sensor_hw'])} pixels"
+            needed = f"this detector has {_pixels(self.sensor_hw)}"
+            raise UserError("memory.other_state", found=found, needed=needed, advice="use the same height and width")
         self._network.streams.load_state_dict(stored["streams"])
         self._counter.load_state(tuple(array.numpy() for array in stored["pending"]))
         self._network.is_first, self._was_silent = stored["is_first"], stored["was_silent"]
@@ -383,10 +382,8 @@ class StreamDetector:
     def _check_length(self, windows: WindowSettings) -> None:
         longest_us = max(windows.stride_us, windows.nominal_length_us)
         if self.skip != "never" and longest_us > _LONGEST_US:
-            raise UserError(
-                "stream.window_too_long",
-                f"windows of {longest_us:g} us are too long for a stream; give at most {_LONGEST_US} us",
-            )
+            needed = f"a stream keeps the events of a window: give at most {_LONGEST_US} us"
+            raise UserError("setting.out_of_range", name="windows", found=f"{longest_us:g} us", needed=needed)
 
     def _closed(self, stop: int) -> Iterator[WindowResult]:
         """Compute the windows until `stop`, and step over gaps if `skip` says so."""

@@ -200,9 +200,11 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
         if in_one_line(error) != _SAYS_NOTHING:
             reason = f"{in_one_line(error)}; {reason}"
         raise UserError(
-            "camera.not_opened",
-            f"{name} cannot be opened ({reason}); plug it in, close other programs that use it, and on "
-            "Linux run `neuromorphic-drivers-install-udev-rules` once",
+            "source.not_opened",
+            name=name,
+            found=f"it cannot be opened ({reason})",
+            advice="plug it in, close other programs that use it, and on Linux run "
+            "`neuromorphic-drivers-install-udev-rules` once",
         ) from None
     with device:
         yield Camera(device, f"{device.name().value} {device.serial()}")
@@ -227,11 +229,11 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
         try:
             given = yaml.safe_load(path.read_text())
         except yaml.YAMLError as error:
-            raise UserError("camera.not_yaml", in_one_line(error)) from None
+            raise UserError("file.content", found=in_one_line(error)) from None
         kinds = [name for name in dir(drivers) if hasattr(getattr(drivers, name), "Configuration")]
         if not isinstance(given, dict) or given.get("device") not in kinds:
             named = given.get("device") if isinstance(given, dict) else given
-            raise UserError("camera.device", f"{path} names the device {named!r}; choose from {', '.join(kinds)}")
+            raise UserError("setting.choice", name=f"{path}: device", found=named, needed=kinds)
         kind = getattr(drivers, given.pop("device"))
         return _filled(kind.Configuration, given, f"{path}", kind.Properties())
 
@@ -239,10 +241,10 @@ def read_camera_settings(path: Path, drivers: Any) -> Any:
 def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     """Return an instance of a settings class with the given values. All other settings keep their defaults."""
     if not isinstance(given, dict):
-        raise UserError("camera.not_named_values", f"{where} is {given!r}; give names with values")
+        raise UserError("setting.form", name=where, found=repr(given), needed="give names with values")
     names = [field.name for field in dataclasses.fields(settings)]
     if unknown := [name for name in given if name not in names]:
-        raise UserError("camera.no_such_setting", f"{where} has {unknown[0]!r}; choose from {', '.join(names)}")
+        raise UserError("setting.unknown", name=f"{where}: {unknown[0]}", needed=names)
     kinds, values = typing.get_type_hints(settings), {}
     masks = {"x_mask": int(sensor.width), "y_mask": int(sensor.height)}
     for name, value in given.items():
@@ -254,9 +256,8 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
                 value = _filled(kind, value, place, sensor)
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
             if not isinstance(value, str) or value.upper() not in kind.__members__:
-                raise UserError(
-                    "camera.no_such_choice", f"{place} is {value!r}; choose from {', '.join(kind.__members__).lower()}"
-                )
+                choices = [member.lower() for member in kind.__members__]
+                raise UserError("setting.choice", name=place, found=repr(value), needed=choices)
             value = kind[value.upper()]
         elif name in masks and isinstance(value, list) and value and isinstance(value[0], list):
             value = _mask(value, masks[name], place)
@@ -271,6 +272,7 @@ def _mask(ranges: list[list[int]], size: int, place: str) -> tuple[int, ...]:
     bits = np.zeros(-(-size // 64) * 64, bool)
     for limits in ranges:
         if len(limits) != 2 or not 0 <= limits[0] < limits[1] <= size:
-            raise UserError("camera.range", f"{place} has the range {limits}; give [first, stop] between 0 and {size}")
+            needed = f"give [first, stop] between 0 and {size}"
+            raise UserError("setting.out_of_range", name=place, found=limits, needed=needed)
         bits[limits[0] : limits[1]] = True
     return tuple(np.packbits(bits, bitorder="little").view("<u8").tolist())

@@ -75,7 +75,7 @@ class Feed(LiveSource):
         self._latest_us: int | None = None
         self._waiting, self._num_waiting = deque[Arrival](), 0  # packets, and the number of their events
         self._is_read = False  # whether the source has ended, with this error:
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._changed = threading.Condition()  # of the four attributes above
         self._thread = threading.Thread(target=self._read, name="rvtssm feed", daemon=True)
 
@@ -137,7 +137,7 @@ class Feed(LiveSource):
                     return
                 for arrival in self._parts(packet):
                     self._put(arrival)
-        except Exception as error:  # of the source, raised again where its events are taken
+        except BaseException as error:  # of the source, raised again where its events are taken
             self._error = error
         with self._changed:
             self._is_read = True

@@ -19,6 +19,7 @@ RESULT_WRITERS = {
 PICTURE_FORMATS = ("mp4", "png")
 VIEWS = ("sensor", "network")
 TRACKERS = ("bytetrack",)
+AUTO = "auto"  # the rate that a machine sustains, see `detection.rates`
 MOST_SHOWN = 100  # boxes of a frame in files and pictures, if `postprocess.max_detections` does not say
 _LARGEST_SCALE = 16  # largest enlargement of pictures; larger ones show nothing more
 
@@ -27,8 +28,9 @@ _LARGEST_SCALE = 16  # largest enlargement of pictures; larger ones show nothing
 class DetectionConfig(Settings, section="detection"):
     """How events become boxes, for `rvtssm predict` and `rvtssm live`."""
 
-    hz: float | None = setting(None, above=0, at_most=1_000_000)
-    """Inference rate in Hz; null: the rate of training. A live detector that is slower passes over windows."""
+    hz: int | float | str | None = setting(None, choices=(AUTO,), above=0, at_most=1_000_000)
+    """Inference rate in Hz; null: the rate of training; auto: the highest one that `live` sustains on this machine. A
+    live detector that is slower passes over windows."""
     window: str | None = None
     """Windows at other rates. slide: as long as in training; shrink: as long as the stride; null: as the weights allow.
     """
@@ -50,6 +52,14 @@ class DetectionConfig(Settings, section="detection"):
         super().__post_init__()
         check_window("detection.window", self.window)
         parse_tiles(self.tiles)
+
+    @property
+    def rate(self) -> float | None:
+        """`hz` as a number, which it is once a live detector has chosen one in place of `auto`."""
+        if isinstance(self.hz, str):
+            needed = "only live detection chooses a rate: give a number"
+            raise UserError("setting.conflict", name="detection.hz", found=self.hz, needed=needed)
+        return self.hz
 
 
 @dataclass
@@ -82,7 +92,7 @@ class LiveConfig(Settings, section="live"):
     duration_s: float | None = setting(None, above=0)
     """Seconds to run; null: until Ctrl-C or until the camera is unplugged."""
     benchmark: bool = False
-    """Measure the first windows of a recording at several values of downsample instead, and write benchmark.json."""
+    """Measure the time of windows at several values of downsample instead, and write benchmark.json."""
     formats: list[str] = setting(["jsonl"])
     """Some of RESULT_WRITERS, and those of installed parts."""
     heartbeat: bool = False

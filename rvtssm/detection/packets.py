@@ -57,15 +57,12 @@ class PacketStream(PipeReader):
         super().__init__(stream, name)
         head = self._read(_HEAD.size)
         if len(head) < _HEAD.size or not head.startswith(MAGIC):
-            raise UserError(
-                "packets.header", f"{name} begins with {head!r}, but a stream of packets with RVTE, height and width"
-            )
+            needed = "a stream of packets begins with RVTE, height and width"
+            raise UserError("source.form", name=name, found=f"it begins with {head!r}", needed=needed)
         _, self.height, self.width = _HEAD.unpack(head)
         if not (0 < self.height <= _LARGEST_SIDE and 0 < self.width <= _LARGEST_SIDE):
-            raise UserError(
-                "packets.sensor_size",
-                f"{name} says that its sensor has {self.width} x {self.height} pixels; send its size",
-            )
+            found = f"it says that its sensor has {self.width} x {self.height} pixels"
+            raise UserError("source.form", name=name, found=found, advice="send its size")
         self._gate = LiveGate(name, self.height, self.width)
         self._bytes = bytearray()  # that have arrived, from the head of a packet on
         self._needed = _PACKET.size  # so many bytes hold a packet
@@ -185,12 +182,14 @@ def connected_to(where: str) -> socket.socket:
     """Return a connection to tcp://HOST:PORT; raise UserError if there is none."""
     host, _, port = where.removeprefix(SOCKET).rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise UserError("pipes.address", f"{where} is not of the form {SOCKET}HOST:PORT; name the sender of the events")
+        needed = f"name the sender of the events in the form {SOCKET}HOST:PORT"
+        raise UserError("setting.form", name="recording", found=where, needed=needed)
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_S)
     except OSError as error:
+        advice = "start the sender first, it must listen there"
         raise UserError(
-            "pipes.not_reached", f"{where} cannot be reached ({error}); start the sender first, it must listen there"
+            "source.not_opened", name=where, found=f"it cannot be reached ({error})", advice=advice
         ) from None
     connection.settimeout(None)
     return connection

@@ -139,7 +139,7 @@ class RecordingRun:
         keeps_frames: bool = False,
     ) -> None:
         self.source, self.tally = source, Tally(config.windows_per_call)
-        windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+        windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
         self.grid, self._num_windows = _planned(source, windows)
         self.detector = settings_detector(
             checkpoint,
@@ -209,7 +209,7 @@ def settings_detector(
         filters: Filters of the events, see `FilterChain`.
         how: Further arguments of `StreamDetector`.
     """
-    windows = checkpoint.windows_at(detection.hz, detection.window, detection.reduce)
+    windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
     downsample = detection.downsample
     if downsample is None:
         downsample = choose_downsample(checkpoint, source.events, detection.reduce, detection.tiles, filters)
@@ -314,14 +314,13 @@ def _check_stream(source: OpenedSource, num_events: int) -> None:
     """Raise UserError for a stream that held no events, or events of another sensor."""
     outside = source.events.faults.out_of_frame
     if outside > num_events:
+        size = f"{source.events.width}x{source.events.height} (width x height) pixels"
         raise UserError(
-            "stream.outside_frame",
-            f"{source.name} has {outside} of {num_events + outside} events outside its "
-            f"{source.events.width}x{source.events.height} (width x height) pixels; a stream must be RAW, DAT "
-            "or the packets of docs/live.md: send one of them, or give the right height and width",
+            "events.outside_frame",
+            name=source.name,
+            found=f"{outside} of its {num_events + outside} events lie outside {size}",
+            advice="send RAW, DAT or the packets of docs/live.md, or give the right height and width",
         )
     if not num_events:
-        raise UserError(
-            "live.broke_off",
-            source.events.broke_off or f"{source.name} ended without an event; a stream of events is needed",
-        )
+        found = source.events.broke_off or f"{source.name} ended without an event"
+        raise UserError("source.broke_off", found=found, advice="send a stream of events")

@@ -11,9 +11,10 @@ import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.feed import Feed, Packet, PythonSource
-from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, PredictConfig, shown_boxes
+from rvtssm.detection.inference_config import AUTO, TRACKERS, DetectionConfig, PredictConfig, shown_boxes
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import RecordingRun
+from rvtssm.detection.rates import measured_hz
 from rvtssm.detection.sources import EventsInMemory, OpenedSource, find_sources, opened_source
 from rvtssm.detection.track_objects import tracker_of
 from rvtssm.detection.window_results import Prediction, WindowResult
@@ -49,9 +50,8 @@ def load(path: str | Path | None = None, *, precision: str = "float32") -> "Pred
     if path is None:
         path = default_weights()
     if path is None:
-        raise UserError(
-            "weights.not_installed", 'this installation lacks its weights; name yours, as in rvtssm.load("best.ckpt")'
-        )
+        found = "this installation lacks its weights"
+        raise UserError("weights.missing", found=found, advice='name yours, as in rvtssm.load("best.ckpt")')
     return Predictor(read_weights_file(path, precision))
 
 
@@ -174,7 +174,7 @@ class Predictor:
         height: int,
         width: int,
         *,
-        hz: float | None = None,
+        hz: float | str | None = None,
         window: str | None = None,
         downsample: int | None = None,
         reduce: str | None = None,
@@ -193,7 +193,8 @@ class Predictor:
         Args:
             height: Height of the sensor, pixels.
             width: Width of the sensor, pixels.
-            hz: The rate; by default that of training.
+            hz: The rate; by default that of training. "auto" takes the highest one that this machine sustains, timed on
+                ten windows; `windows.hz` of the result says which.
             window: Length of windows at other rates, see `predict`.
             downsample: Each downsample x downsample square of the sensor is one pixel; by default the largest value
                 that leaves frames as large as in training. `predict` may choose a smaller one: for the same boxes, pass
@@ -207,7 +208,12 @@ class Predictor:
             latest: Compute only the newest window that a push closes, as `rvtssm live` does, so that a detector that is
                 slower than the events does not fall behind. `num_passed` of a result counts the windows before it.
         """
-        windows = self.checkpoint.windows_at(hz, window, reduce)
+        config = shown_boxes(PostprocessConfig(min_score=min_score))
+        if hz == AUTO:
+            timed = self.checkpoint.windows_at(None, window, reduce)
+            how = {"windows": timed, "downsample": downsample, "tiles": tiles, "config": config}
+            hz = measured_hz(StreamDetector(self.checkpoint, height, width, **how))
+        windows = self.checkpoint.windows_at(DetectionConfig(hz).rate, window, reduce)
         _warn(self.checkpoint, windows)
         return StreamDetector(
             self.checkpoint,
@@ -217,7 +223,7 @@ class Predictor:
             downsample=downsample,
             tiles=tiles,
             filters=filters,
-            config=shown_boxes(PostprocessConfig(min_score=min_score)),
+            config=config,
             skip="late" if latest else "empty",
             tracker=tracker_of(track, len(self.class_names), windows.hz, SHOWN_SCORE, track_memory_s),
             keeps_events=True,
@@ -247,9 +253,7 @@ class Predictor:
         """
         if not isinstance(source, EventSource):
             if height is None or width is None:
-                raise UserError(
-                    "stream.sensor_unknown", "packets do not tell the size of their sensor; give height= and width="
-                )
+                raise UserError("events.sensor_unknown", found="packets do not tell the size of their sensor")
             source = PythonSource(source, height, width)
         live_source = source if isinstance(source, LiveSource) else Feed(source)
         run = LiveRun(live_source, self.stream(live_source.height, live_source.width, **options, latest=True))
@@ -262,7 +266,7 @@ class Predictor:
         finally:
             live_source.end()
         if live_source.broke_off:
-            raise UserError("live.broke_off", live_source.broke_off)
+            raise UserError("source.broke_off", found=live_source.broke_off)
 
     def __repr__(self) -> str:
         checkpoint = self.checkpoint
@@ -290,20 +294,15 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
         sources = find_sources(str(recording))
         if len(sources) > 1:
             named = ", ".join(list(sources)[:3])
-            raise UserError(
-                "predict.several_recordings",
-                f"{recording} holds {len(sources)} recordings ({named}, ...); predict them one by one",
-            )
+            found = f"it holds {len(sources)} recordings ({named}, ...)"
+            raise UserError("source.kind", name=recording, found=found, advice="predict them one by one")
         options = ReadOptions(height, width, repair or None)
         with opened_source(next(iter(sources.values())), options) as source:
             yield source
     else:
         events = to_events(recording)
         if height is None or width is None:
-            raise UserError(
-                "events.sensor_unknown",
-                "events in memory do not tell the size of their sensor; give height= and width=",
-            )
+            raise UserError("events.sensor_unknown", found="events in memory do not tell the size of their sensor")
         yield OpenedSource("events in memory", EventsInMemory(events, height, width, repair))
 
 

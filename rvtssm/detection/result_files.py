@@ -135,19 +135,29 @@ class GrowingFile:
     def __init__(self, path: Path, head: bytes = b"", tail: bytes = b"") -> None:
         self._file = io.FileIO(path, "x+")
         self._tail, self._end = tail, 0
-        self._synced_s, self._syncing = time.monotonic(), threading.Thread()
+        self._synced_s = time.monotonic()
+        self._syncing = threading.Thread()
+        self._sync_error: OSError | None = None
         self.add(head)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if self._syncing.is_alive():
             self._syncing.join()
         self._file.close()
+        if kind is None and self._sync_error is not None:
+            raise self._sync_error
 
     def add(self, data: bytes) -> None:
-        """Write bytes before the tail. Raise OSError if they do not fit on the disk; then nothing was written."""
+        """Write bytes before the tail. Raise OSError if they do not fit on the disk; then nothing was written.
+
+        Raise it also if the bytes before could not be brought to the disk.
+        """
+        error, self._sync_error = self._sync_error, None
+        if error is not None:
+            raise error
         try:
             _write_at(self._file, self._end, data + self._tail)
         except OSError:
@@ -158,8 +168,14 @@ class GrowingFile:
         self._end += len(data)
         if time.monotonic() - self._synced_s > _SYNC_S and not self._syncing.is_alive():
             self._synced_s = time.monotonic()
-            self._syncing = threading.Thread(target=os.fsync, args=(self._file.fileno(),))
+            self._syncing = threading.Thread(target=self._sync)
             self._syncing.start()
+
+    def _sync(self) -> None:
+        try:
+            os.fsync(self._file.fileno())
+        except OSError as error:  # raised by the next `add`, since nobody sees an error of a thread
+            self._sync_error = error
 
     def set_head(self, head: bytes) -> None:
         """Replace the first bytes by as many others."""

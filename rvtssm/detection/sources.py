@@ -66,14 +66,13 @@ class EventsInMemory(EventSource):
 
     def __init__(self, events: Events, height: int, width: int, repair: bool = False) -> None:
         if not len(events):
-            raise UserError("events.none", "there are no events to predict on; give at least one")
+            raise UserError("events.none", found="there are no events to predict on", advice="give at least one")
         gate = Gate(Path("the array"), height, width)
         self.height, self.width = height, width
         self.events, self.faults = gated((events.t, events.x, events.y, events.p), gate, repair)
         if not len(self.events):
-            raise UserError(
-                "events.all_outside_frame", f"all events lie outside {width}x{height} (width x height) pixels"
-            )
+            found = f"all events lie outside {width}x{height} (width x height) pixels"
+            raise UserError("events.outside_frame", found=found)
         warn_of_unit("the array", len(self.events), self.time_range_us, (height, width), are_multiples(self.events.t))
 
     def blocks(self) -> Iterator[Events]:
@@ -115,10 +114,8 @@ def find_sources(where: str) -> dict[str, str]:
         where = str(local_path(where))
     path = Path(where)
     if not _is_stream(where) and not (file := split_part(where)[0]).exists():
-        raise UserError(
-            "files.missing",
-            f"{file} does not exist{did_you_mean(file) or '; give an event recording or a folder of them'}",
-        )
+        advice = "give an event recording or a folder of them"
+        raise UserError("file.missing", name=file, found=f"it does not exist{did_you_mean(file)}", advice=advice)
     if _is_stream(where) or not path.is_dir():
         return {_short_name(where): where}
     if (path / DSEC_EVENTS).is_file() or index_of(path) is not None:
@@ -128,10 +125,8 @@ def find_sources(where: str) -> dict[str, str]:
     by_name = {source.name: str(source) for source in (*sequences, *bags, *find_event_files(path))}
     if not by_name:
         suffixes = ", ".join(suffix for suffix in event_suffixes() if suffix.startswith("."))
-        raise UserError(
-            "predict.no_recording",
-            f"{where} holds no recording ({suffixes}) and no DSEC sequence ({DSEC_EVENTS}); name a file or its folder",
-        )
+        found = f"it holds no recording ({suffixes}) and no DSEC sequence ({DSEC_EVENTS})"
+        raise UserError("events.none", name=where, found=found, advice="name a file or its folder")
     return by_name
 
 
@@ -154,9 +149,8 @@ def opened_source(
     options = options or ReadOptions()
     if where == STDIN:
         if sys.stdin is None:
-            raise UserError(
-                "pipes.stdin_closed", "recording=-: standard input is closed; pipe events into it, or name a file"
-            )
+            advice = "pipe events into it, or name a file"
+            raise UserError("source.not_opened", name="recording=-", found="standard input is closed", advice=advice)
         raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
         read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
         with ended_by_signals(piped_events(read, "standard input", options)) as piped:
@@ -170,9 +164,8 @@ def opened_source(
                 with ended_by_signals(piped_events(connection.recv, where, options)) as piped:
                     yield OpenedSource(where, piped)
             except ConnectionError as error:
-                raise UserError(
-                    "live.broke_off", f"{where} broke off ({error.strerror}); start the sender again"
-                ) from None
+                found = f"{where} broke off ({error.strerror})"
+                raise UserError("source.broke_off", found=found, advice="start the sender again") from None
     else:
         path, images = local_path(where), None
         if (path / DSEC_EVENTS).is_file():
@@ -205,7 +198,8 @@ def first_events(
         UserError: `path` is a stream.
     """
     if _is_stream(path):
-        raise UserError("predict.is_stream", f"{path} is a stream, but a recording is needed; name a file or a folder")
+        found = "it is a stream, but a recording is needed"
+        raise UserError("source.kind", name=path, found=found, advice="name a file or a folder")
     options = options or ReadOptions()
     unsaid_hw = options.height or usual_hw[0], options.width or usual_hw[1]
     with opened_source(path, options, unsaid_hw=unsaid_hw) as opened:

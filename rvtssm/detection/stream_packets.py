@@ -28,10 +28,11 @@ def in_order(packet: Events, known_us: int | None) -> tuple[Events, int]:
     before_us = int(packet.t[0]) if known_us is None else known_us
     if packet.t[0] < before_us - LATE_US:
         raise UserError(
-            "stream.unsorted",
-            f"events must come in order of time, at or after {before_us} us, as set by an earlier packet, until_us or "
-            f"start_us; this packet starts at {packet.t[0]} us: leave it out and push the next one, or call restart() "
-            "if the clock has jumped",
+            "stream.order",
+            found=f"this packet starts at {packet.t[0]} us",
+            needed=f"events must come in order of time, at or after {before_us} us, as set by an earlier packet, "
+            "until_us or start_us",
+            advice="leave it out and push the next one, or call restart() if the clock has jumped",
         )
     times_us = np.maximum.accumulate(np.maximum(packet.t, before_us))
     late_us = times_us - packet.t
@@ -75,9 +76,9 @@ def check_silence(packet: Events, known_us: int | None, until_us: int | None) ->
             longest_s = LONGEST_SILENCE_US / 1e6
             raise UserError(
                 "stream.silence",
-                f"no event for more than {longest_s:g} s before {times[jump]} us; if the clock has jumped, or start_us "
-                "belongs to another clock, call restart(); if nothing happened, pass until_us in steps of at most "
-                f"{longest_s:g} s",
+                found=f"no event for more than {longest_s:g} s before {times[jump]} us",
+                advice="if the clock has jumped, or start_us belongs to another clock, call restart(); if nothing "
+                f"happened, pass until_us in steps of at most {longest_s:g} s",
             )
 
 
@@ -107,9 +108,7 @@ class KeptEvents:
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events of a window that the last push closed. Raise UserError for an earlier window."""
         if self._from_us is None or start_us < self._from_us:
-            raise UserError(
-                "stream.events_not_kept",
-                "a stream only keeps the events of the windows that closed last; draw results before the next push, or "
-                "pass its events: draw(EVENTS)",
-            )
+            found = "a stream only keeps the events of the windows that closed last"
+            advice = "draw results before the next push, or pass its events: draw(EVENTS)"
+            raise UserError("stream.not_kept", found=found, advice=advice)
         return join_events([packet.between(start_us, end_us) for packet in self._packets])

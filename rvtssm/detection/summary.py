@@ -34,6 +34,7 @@ class RunSummary:
     tiles: str | None  # numbers of tiles across and down; None: frames were not cut
     assumed_sensor: str  # name of the common sensor whose size is assumed; empty if the source gives its size
     hz: float
+    hz_is_auto: bool  # hz=auto has chosen it
     window_ms: float
     windows_per_call: int
     num_windows: int  # with a result
@@ -104,7 +105,10 @@ class RunSummary:
         return facts
 
     def _of_windows(self) -> list[str]:
-        facts = [f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {self.hz:g} Hz"]
+        rate = f"{self.hz:g} Hz"
+        if self.hz_is_auto:
+            rate += " (auto)"
+        facts = [f"{counted(self.num_windows, 'window')} of {self.window_ms:g} ms at {rate}"]
         if self.num_passed:
             facts.append(f"{self.num_passed} passed over")
         if self.num_silent:
@@ -121,6 +125,7 @@ def run_summary(
     tally: Tally,
     *,
     num_restarts: int = 0,
+    hz_is_auto: bool = False,
     broke_off: str,
     files: tuple[str, ...] = (),
 ) -> RunSummary:
@@ -132,6 +137,7 @@ def run_summary(
         detector: The detector of the run.
         tally: What was counted.
         num_restarts: Jumps of the clock.
+        hz_is_auto: Whether hz=auto has chosen the rate.
         broke_off: Why the run ended early; empty if it did not.
         files: The files that were written.
     """
@@ -145,6 +151,7 @@ def run_summary(
         tiles=detector.tiles,
         assumed_sensor=source.assumed_sensor,
         hz=detector.windows.hz,
+        hz_is_auto=hz_is_auto,
         window_ms=detector.windows.nominal_length_us / 1000,
         windows_per_call=detector.windows_per_call,
         **tally.counts(),

@@ -52,11 +52,10 @@ class Tiles:
         num_across, num_down = parse_tiles(text)
         (height, rows), (width, columns) = _cut(frame_hw[0], num_down), _cut(frame_hw[1], num_across)
         if len(rows) * len(columns) > 1 and min(height, width) < SMALLEST_SIDE:
-            raise UserError(
-                "tiles.too_small",
-                f"tiles={text} cuts frames of {frame_hw[1]} x {frame_hw[0]} pixels into tiles of {width} x {height}, "
-                f"and the detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}; use fewer tiles or a smaller downsample",
-            )
+            cut = f"frames of {frame_hw[1]} x {frame_hw[0]} pixels become tiles of {width} x {height}"
+            needed = f"{cut}, and the detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}"
+            advice = "use fewer tiles or a smaller downsample"
+            raise UserError("setting.out_of_range", name="tiles", found=text, needed=needed, advice=advice)
         corners = [(left, top) for top in rows for left in columns]
         return cls(frame_hw, (height, width), np.array(corners))
 

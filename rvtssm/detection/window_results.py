@@ -101,9 +101,8 @@ class WindowResult:
         """Return the picture (h, w, 3) uint8 RGB with the events from `start_us` on."""
         if events is None:
             if self.read is None:
-                raise UserError(
-                    "stream.events_not_kept", "the events of a pipe or a camera are not kept; pass them: draw(EVENTS)"
-                )
+                found = "the events of a pipe or a camera are not kept"
+                raise UserError("stream.not_kept", found=found, advice="pass them: draw(EVENTS)")
             shown = self.read(start_us, self.t_us)
         else:
             shown = to_events(events)
@@ -196,11 +195,8 @@ class Prediction(Sequence[WindowResult]):
         """
         path = Path(path)
         if path.suffix != ".mp4":
-            raise UserError(
-                "predict.not_a_video",
-                f"{path} is not a video; choose a name that ends in .mp4. `to_coco()` returns the boxes as a list, "
-                "which json.dump writes",
-            )
+            advice = "choose a name that ends in .mp4; `to_coco()` returns the boxes as a list, which json.dump writes"
+            raise UserError("file.kind", name=path, found="it is not a video", advice=advice)
         period = max(1, math.ceil(self.summary.hz / MAX_FPS - 1e-9))
         with open_video(path, self.summary.hz / period) as write:
             for i in range(min(period, len(self)) - 1, len(self), period):

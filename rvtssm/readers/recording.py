@@ -233,7 +233,7 @@ class Recording(Decoder, EventSource):
         """Return the error to raise if the whole file was read and contained no valid event."""
         if outside := self.faults.out_of_frame:
             return UserError(
-                "events.all_outside_frame",
+                "events.outside_frame",
                 f"{self.path} has all of its {outside} events outside its {self.width}x{self.height} (width x height) "
                 "pixels; choose the dataset or the size that fits",
             )

@@ -33,7 +33,7 @@ KINDS = {
     "events.polarity": Kind("A polarity is neither brighter (1) nor darker (0 or -1)."),
     "events.outside_frame": Kind("An event lies outside of the sensor."),
     "events.part": Kind("Events were indexed with something other than a slice or a mask."),
-    "events.sensor_unknown": Kind("Events in memory do not say how large their sensor is."),
+    "events.sensor_unknown": Kind("Nothing says how large the sensor is.", "give height= and width="),
     "frames.other_size": Kind("A detector was built for frames of another size."),
     "layer.input": Kind("The input of a layer has another shape, dtype or device than the layer takes."),
     "layer.state": Kind("The state of a layer has another shape, dtype or device than the layer needs."),
@@ -124,6 +124,20 @@ KINDS = {
         "The times allow more windows than a recording can have.",
         "a time in the file is damaged, or the stride is too short",
     ),
+    # Sources of events that come once, and what is pushed to a detector
+    "source.broke_off": Kind("A camera, a stream or the program that sends events has ended early."),
+    "source.not_opened": Kind("A camera or an address cannot be opened or reached."),
+    "source.in_use": Kind("A camera or a port is used by another program or page."),
+    "source.form": Kind("The bytes of a stream do not have the form of any format that is read."),
+    "source.kind": Kind("A stream was given where a recording is needed, or several where one is needed."),
+    "events.none": Kind("There are no events."),
+    "stream.order": Kind("A packet starts before what is known already."),
+    "stream.silence": Kind("No event came for longer than a stream waits, as after a jump of the clock."),
+    "stream.full": Kind("More events wait for a window to close than memory is meant for."),
+    "stream.not_kept": Kind("The events of a window are not kept any more."),
+    # The page of `serve`
+    "serve.page": Kind("A page has sent something that it cannot send by itself, or too much."),
+    "serve.upload": Kind("An uploaded file cannot be used."),
     # Exported files
     "export.unsupported": Kind("A file for other programs cannot hold the step of these weights."),
     "export.differs": Kind(

@@ -114,7 +114,7 @@ def test_a_mistake_is_refused_by_its_kind(command, tmp_path, monkeypatch):
 
 
 def test_a_mistake_gets_one_line(refused):
-    assert "dirve.dat does not exist" in refused("predict", "dirve.dat")
+    assert "dirve.dat: it does not exist" in refused("predict", "dirve.dat")
     assert "'zzz'" in refused("train", "zzz=1")  # an error of Hydra
 
 

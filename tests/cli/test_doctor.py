@@ -66,6 +66,12 @@ def test_without_torch_doctor_says_which_checks_need_it(run_afresh):
     assert "torch" in found["packages"]
 
 
+def test_doctor_imports_nothing_that_only_trainings_need(run_afresh):
+    """Lightning alone takes longer than all checks."""
+    code, shown = run_afresh(WITHOUT.format("lightning") + "sys.exit(main(['doctor']))")
+    assert code == 0, shown
+
+
 def test_without_hydra_the_other_checks_are_run(run_afresh):
     few = "doctor.CHECKS = doctor.CHECKS[:3]\n"
     code, shown = run_afresh(WITHOUT.format("hydra") + few + "sys.exit(main(['doctor']))")
@@ -74,10 +80,12 @@ def test_without_hydra_the_other_checks_are_run(run_afresh):
     assert found["versions"].startswith("ok ") and found["device"].startswith("ok ")
 
 
-def test_a_package_that_does_not_import_fails_its_checks_only(monkeypatch, checked):
-    monkeypatch.setitem(sys.modules, "timm", None)
+@pytest.mark.parametrize("package", ["lightning", "rich"])
+def test_a_package_that_is_too_old_fails_its_checks_only(monkeypatch, checked, package):
+    version = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.1" if name == package else version(name))
     code, found = checked("packages", "versions")
-    assert code == 2 and found["packages"].startswith("broken ") and "timm" in found["packages"]
+    assert code == 2 and found["packages"].startswith("broken ") and f"{package} 0.1" in found["packages"]
     assert found["versions"].startswith("ok ")
 
 

@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
-from rvtssm.detection import engine
+from rvtssm.detection import engine, rates
 from rvtssm.detection.engine import StreamDetector, detect
+from rvtssm.detection.predictor import Predictor
+from rvtssm.detection.rates import sustained_hz
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.detection.tiles import gap_steps
 from rvtssm.events.frame_counter import count_windows
@@ -302,7 +304,7 @@ def test_after_a_jump_of_the_clock_a_restart_is_a_new_stream(live_checkpoint, dr
     detector = live(checkpoint)
     detector.push(events)
     earlier = replace(events, t=events.t - 5_000_000)
-    with raises("stream.unsorted"):
+    with raises("stream.order"):
         detector.push(earlier)
     detector.restart()
     assert_same(detector.push(earlier), live(checkpoint).push(earlier), 0)
@@ -394,7 +396,7 @@ def test_wrong_packets_are_refused_and_change_nothing(live_checkpoint, draw_even
         "events.unsorted": {"t": later.t[::-1].copy()},
         "events.outside_frame": {"x": later.x + np.uint16(64)},
         "events.polarity": {"p": later.p + np.uint8(2)},
-        "stream.unsorted": {"t": later.t - 10_000_000},
+        "stream.order": {"t": later.t - 10_000_000},
     }.items():
         with raises(key):
             streamed.push(replace(later, **changed))
@@ -413,11 +415,11 @@ def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):
     with raises("memory.other_state"):
         live(checkpoint).load_state_dict(other.state_dict())
     larger = StreamDetector(checkpoint, 2 * HEIGHT, 2 * WIDTH, downsample=2)  # the states have the same shapes
-    with raises("stream.state_of_other_sensor"):
+    with raises("memory.other_state"):
         live(checkpoint).load_state_dict(larger.state_dict())
-    with raises("stream.state_incomplete"):
+    with raises("memory.other_state"):
         live(checkpoint).load_state_dict(checkpoint.detector.state_dict())
-    with raises("stream.window_too_long"):
+    with raises("setting.out_of_range"):
         live(checkpoint, windows=WindowSettings(61e6))
 
 
@@ -427,7 +429,7 @@ def test_a_clock_that_stands_still_cannot_fill_the_memory(live_checkpoint, monke
     zero = np.zeros(400, np.uint16)
     packet = Events(np.full(400, 7, np.int64), zero, zero, zero.astype(np.uint8))
     assert detector.push(packet) == detector.push(packet) == []
-    with raises("stream.clock_stands"):
+    with raises("stream.full"):
         detector.push(packet)
 
 
@@ -457,3 +459,24 @@ def test_packets_and_times_that_are_none_are_told_and_change_nothing(live_checkp
         with pytest.raises(UserError, match=r" holds no events; give rvtssm\.Events, or a structured array"):
             detector.push(packet)
     assert_same(detector.push(events, 8e6), live(live_checkpoint()).push(events, 8_000_000))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "hz"),
+    [([0.05] * 10, 16), ([0.01] * 9 + [0.5], 2), ([0.001] * 10, 200), ([0.79] * 10, 1), ([3.0] * 10, 0.26)],
+)
+def test_the_rate_that_a_machine_sustains_leaves_it_a_fifth(seconds, hz):
+    """95 % of the windows count, and no rate is above ten times that of the training, here 20 Hz."""
+    assert sustained_hz(seconds, 20) == hz
+
+
+def test_a_stream_takes_the_rate_that_was_measured(live_checkpoint, draw_events, monkeypatch):
+    """Its boxes are those of a stream at this rate, however long the measured windows took."""
+    predictor, timed = Predictor(live_checkpoint()), []
+    monkeypatch.setattr(rates, "sustained_hz", lambda seconds, trained_hz: timed.append((seconds, trained_hz)) or 40.0)
+    events = draw_events(duration_us=200_000)
+    streams = [predictor.stream(48, 64, hz=hz, min_score=0.001) for hz in ("auto", 40)]
+    ((seconds, trained_hz),) = timed
+    assert len(seconds) == rates.NUM_TIMED and min(seconds) > 0 and trained_hz == 20
+    found, wanted = ([window.xyxy.tolist() for window in stream.push(events)] for stream in streams)
+    assert found == wanted and len(found) > 5

@@ -341,13 +341,13 @@ def test_settings_of_a_camera_are_those_of_the_package(tmp_path):
 @pytest.mark.parametrize(
     ("text", "key"),
     [
-        ("biases: {}", "camera.device"),
-        ("device: webcam", "camera.device"),
-        ("device: prophesee_evk4\nbiases: {gain: 3}", "camera.no_such_setting"),
-        ("device: prophesee_evk4\nbiases: 3", "camera.not_named_values"),
-        ("device: prophesee_evk4\nclock: atomic", "camera.no_such_choice"),
-        ("device: prophesee_evk4\nx_mask: [[5, 2000]]", "camera.range"),
-        ("device: [", "camera.not_yaml"),
+        ("biases: {}", "setting.choice"),
+        ("device: webcam", "setting.choice"),
+        ("device: prophesee_evk4\nbiases: {gain: 3}", "setting.unknown"),
+        ("device: prophesee_evk4\nbiases: 3", "setting.form"),
+        ("device: prophesee_evk4\nclock: atomic", "setting.choice"),
+        ("device: prophesee_evk4\nx_mask: [[5, 2000]]", "setting.out_of_range"),
+        ("device: [", "file.content"),
     ],
 )
 def test_settings_that_no_camera_has_are_one_line(tmp_path, text, key):
@@ -399,7 +399,7 @@ def test_live_keeps_what_it_found_before_something_else_ends_it(
 
     def step_or_fail(run):
         if len(lines) == 3:
-            raise UserError("stream.clock_stands", "too many events wait")
+            raise UserError("stream.full", "too many events wait")
         return step(run)
 
     monkeypatch.setattr(live_verb, "say", say)
@@ -577,13 +577,13 @@ def test_without_a_camera_or_the_package_there_is_one_line(weights, tmp_path, mo
     words = ["live", f"checkpoint={weights}", f"out={tmp_path / 'out'}"]
     assert cli.main(words) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "the camera cannot be opened (device not found; found: no camera); plug it in" in said
+    assert "the camera: it cannot be opened (device not found; found: no camera); plug it in" in said
     listed = [SimpleNamespace(name=SimpleNamespace(value="Prophesee EVK4"), serial="00050001", error=None)]
     monkeypatch.setattr(neuromorphic_drivers, "list_devices", lambda: listed)
     monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: (_ for _ in ()).throw(RuntimeError("Other error")))
     assert cli.main([*words, "camera=00051234"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "camera 00051234 cannot be opened (found: Prophesee EVK4 00050001); plug it in" in said
+    assert "camera 00051234: it cannot be opened (found: Prophesee EVK4 00050001); plug it in" in said
     monkeypatch.setitem(sys.modules, "neuromorphic_drivers", None)
     assert cli.main(words) == 2
     assert "bash scripts/install.sh camera" in " ".join(capsys.readouterr().err.split())

@@ -143,9 +143,9 @@ def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_
         shapes = [picture.to_ndarray(format="rgb24").shape for picture in video.decode(video=0)]
     assert shapes == [wanted.shape] * (len(results[1]) // 2)  # 40 Hz in pictures of two windows
     results[1][:1]  # a slice stays a list
-    with raises("predict.not_a_video"):
+    with raises("file.kind"):
         results[1].save(tmp_path / "a.avi")
-    with raises("predict.not_a_video"):
+    with raises("file.kind"):
         results[1].save(tmp_path / "a.json")
 
 
@@ -160,7 +160,7 @@ def test_a_stream_draws_the_windows_that_closed_last(predictor, draw_events):
             assert (np.asarray(frame.draw()) == wanted[len(frames)]).all()
             frames.append(frame)
     assert len(frames) == 8
-    with raises("stream.events_not_kept"):
+    with raises("stream.not_kept"):
         frames[0].draw()
 
 
@@ -332,7 +332,7 @@ def test_an_opened_recording_refuses_another_size_as_its_file_does(predictor, dr
 def test_a_folder_of_recordings_is_refused(predictor, draw_events, tmp_path):
     for name in "abc":
         write_dat(tmp_path / f"{name}_td.dat", draw_events(100), 48, 64)
-    with raises("predict.several_recordings"):
+    with raises("source.kind"):
         predictor.predict(tmp_path)
 
 

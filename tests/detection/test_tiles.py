@@ -103,7 +103,9 @@ def test_tiles_cover_the_frame_and_one_tile_is_the_frame():
     assert cut.shape == (2, 6, 3, *tiles.tile_hw) and set(cut.flat) == set(frames.flat)
 
 
-@pytest.mark.parametrize(("text", "key"), [("2", "setting.form"), ("0x2", "setting.form"), ("8x8", "tiles.too_small")])
+@pytest.mark.parametrize(
+    ("text", "key"), [("2", "setting.form"), ("0x2", "setting.form"), ("8x8", "setting.out_of_range")]
+)
 def test_numbers_of_tiles_that_cannot_be_are_refused(text, key):
     with pytest.raises(UserError) as raised:
         Tiles.of(text, (40, 40))

@@ -87,7 +87,7 @@ def _read_stream(path: Path) -> None:
     for events in piped.blocks():
         assert np.all(np.diff(events.t) >= 0)
     if piped.broke_off:
-        raise UserError("live.broke_off", piped.broke_off)
+        raise UserError("source.broke_off", piped.broke_off)
 
 
 def _write_prepared(path: Path) -> None:

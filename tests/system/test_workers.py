@@ -131,12 +131,20 @@ workers.submit(exec, f"from rvtssm.readers import open_recording; open_recording
 """
 
 
+def processor_ticks(pid: int) -> int:
+    """The processor time of a process, in hundredths of a second."""
+    _, _, facts = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")
+    return int(facts.split()[11]) + int(facts.split()[12])
+
+
 def test_a_worker_that_holds_the_interpreter_lock_ends_with_its_parent(endless):
     parent = subprocess.Popen([sys.executable, "-c", READING_PARENT, str(endless)], stderr=subprocess.PIPE, text=True)
     pid = int(parent.stderr.readline())
     while str(endless) not in [os.path.realpath(file) for file in Path(f"/proc/{pid}/fd").iterdir()]:
         time.sleep(0.01)
-    time.sleep(0.3)  # it is within the library by now
+    begun = processor_ticks(pid)
+    while processor_ticks(pid) < begun + 30:  # more than the opening takes, so that it is within the library
+        time.sleep(0.01)
     parent.kill()
     parent.wait()
     parent.stderr.close()

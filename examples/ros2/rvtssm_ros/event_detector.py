@@ -62,15 +62,17 @@ class EventDetector(LifecycleNode):
         self._values: dict[str, Any] = {name: taken(name, self.get_parameter(name).value) for name in PARAMETERS}
         check_choice("stamp", self._values["stamp"], ("ros", "sensor"))
         check_choice("reliability", self._values["reliability"], ("best_effort", "reliable"))
-        self.source = MessageSource(self._values["type"], _MOST_BYTES, self.get_logger().error)
+        self.source = self._new_source()
         self.failure: BaseException | None = None  # what ended the thread that detects
         self._message_type = _message_type(self._values["type"])
-        self._run: LiveRun | None = None
         self._tally = Tally(0)  # of the time since the last report
         self._num_dropped = 0  # messages that were decoded, then dropped
-        self._reported = (0, 0)
-        self._thread = threading.Thread(target=self._detect, name="rvtssm detect", daemon=True)
+        self._reported = (0, 0)  # messages lost and received until the last report
+        self._thread: threading.Thread | None = None  # while the node is active
         self.add_on_set_parameters_callback(self._on_parameters)
+
+    def _new_source(self) -> MessageSource:
+        return MessageSource(self._values["type"], _MOST_BYTES, self.get_logger().error)
 
     def start(self) -> bool:
         """Configure and activate the node; return whether both succeeded."""
@@ -119,11 +121,33 @@ class EventDetector(LifecycleNode):
             reliability = ReliabilityPolicy.RELIABLE
         qos = QoSProfile(depth=self._values["queue"], reliability=reliability)
         # raw: the bytes of a message are decoded in another thread; one Python object per event would take too long
-        self.create_subscription(self._message_type, "events", self.source.put, qos, raw=True)
+        self._subscription = self.create_subscription(self._message_type, "events", self.source.put, qos, raw=True)
         # a steady clock, because the time of ROS may stand still or jump
-        self.create_timer(_REPORT_S, self.report, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self._timer = self.create_timer(_REPORT_S, self.report, clock=Clock(clock_type=ClockType.STEADY_TIME))
+        self._thread = threading.Thread(target=self._detect, args=(self.source,), name="rvtssm detect", daemon=True)
         self._thread.start()
         return super().on_activate(state)
+
+    def on_deactivate(self, state: object) -> Any:
+        """Stop subscribing and detecting. The weights stay, and the next activation begins a new stream."""
+        self.end()
+        self.source = self._new_source()
+        self._num_dropped = 0
+        self._reported = (0, 0)
+        return super().on_deactivate(state)
+
+    def on_cleanup(self, state: object) -> Any:
+        """Let go of the weights and of what is published. The node may be configured again."""
+        self.destroy_lifecycle_publisher(self._publisher)
+        for publisher in (self._label_info, self._vision_info, self._diagnostics):
+            self.destroy_publisher(publisher)
+        del self._predictor
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_shutdown(self, state: object) -> Any:
+        """Stop detecting, in whatever state the node is."""
+        self.end()
+        return TransitionCallbackReturn.SUCCESS
 
     def report(self) -> None:
         """Warn about what was lost or missing since the last report, and publish the numbers as diagnostics."""
@@ -153,11 +177,15 @@ class EventDetector(LifecycleNode):
         self._diagnostics.publish(self._status("; ".join(problems), facts))
 
     def end(self) -> None:
-        """Stop detecting, and wait for the window that is being computed."""
+        """Stop subscribing and detecting, and wait for the window that is being computed."""
         self.source.end()
-        if self._thread.ident is not None:
-            self._thread.join(timeout=_REPORT_S)
-            self.report()
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return
+        self.destroy_subscription(self._subscription)
+        self.destroy_timer(self._timer)
+        thread.join()
+        self.report()
 
     def _problems_of_topic(self, received: int) -> list[str]:
         """Return why no message arrived, if none did."""
@@ -193,18 +221,19 @@ class EventDetector(LifecycleNode):
                 return SetParametersResult(successful=False, reason=f"{parameter.name} is read at the start only")
             try:
                 value: Any = taken(parameter.name, parameter.value)
-                self._predictor.checkpoint.windows_at(value if parameter.name == "hz" and value else None)
+                if parameter.name == "hz":  # also refuses `auto`, since a rate is measured before the first events
+                    self._predictor.checkpoint.windows_at(value or None)
             except ValueError as error:
                 return SetParametersResult(successful=False, reason=str(error))
             self._values[parameter.name] = value
         return SetParametersResult(successful=True)
 
-    def _detect(self) -> None:
-        """Detect until the node ends. A clock that jumps and a sensor whose size changes begin a new stream."""
+    def _detect(self, source: MessageSource) -> None:
+        """Detect until the source ends. A clock that jumps and a sensor whose size changes begin a new stream."""
         try:
-            while self.source.wait_for_camera():
+            while source.wait_for_camera():
                 try:
-                    self._detect_stream()
+                    self._detect_stream(source)
                 except rvtssm.UserError as error:  # the events cannot be used
                     self.get_logger().error(str(error))
                     self._num_dropped += 1  # the next message, with which the feed ends
@@ -215,9 +244,9 @@ class EventDetector(LifecycleNode):
                 rclpy.shutdown()
             raise
 
-    def _detect_stream(self) -> None:
-        """Detect in the events of one camera, until its size changes or the node ends."""
-        source, options = self.source, {**self._options, "hz": self._values["hz"] or None}
+    def _detect_stream(self, source: MessageSource) -> None:
+        """Detect in the events of one camera, until its size changes or the source ends."""
+        options = {**self._options, "hz": self._values["hz"] or None}
         feed = Feed(source)
         stream = self._predictor.stream(source.height, source.width, **options, latest=True)
         run = LiveRun(feed, stream, heartbeat=self._values["heartbeat"])
@@ -237,7 +266,7 @@ class EventDetector(LifecycleNode):
                 self._tally.add(result, len(result))
                 self._publish(result)
         if feed.broke_off:
-            raise rvtssm.UserError("live.broke_off", feed.broke_off)
+            raise rvtssm.UserError("source.broke_off", found=feed.broke_off)
 
     def _publish(self, result: WindowResult) -> None:
         stamp_us = self.source.ros_time_us(result.t_us) if self._values["stamp"] == "ros" else result.t_us

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 PARAMETERS: dict[str, tuple[str | float | int | bool, str]] = {
     "checkpoint": ("street-tiny", "weights: a file or a name, as for `rvtssm predict`"),
-    "hz": (0.0, "windows per second; 0.0: as in training; may change while the node runs"),
+    "hz": (
+        0.0,
+        "windows per second; 0.0: as in training; auto: as many as this machine sustains; may change later",
+    ),
     "window": ("", "length of windows at other rates: slide or shrink; empty: as the weights allow"),
     "downsample": (0, "frames are smaller than the sensor by this factor per side; 0: as large as in training"),
     "reduce": ("", "of each square of the sensor: nearest (one pixel) or sum (all events); empty: as in training"),
@@ -35,6 +38,8 @@ def taken(name: str, value: object) -> str | float | int | bool | list[str]:
             return [part for part in value.split(",") if part]
         if isinstance(value, Sequence):
             return [str(part) for part in value]
+    if name == "hz" and value == "auto":
+        return value
     kind = type(PARAMETERS[name][0])
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if kind is float and is_number:

@@ -103,12 +103,9 @@ class BagRecording(Recording):
 
     def _check(self, message: EventMessage) -> None:
         if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
-            raise UserError(
-                "bags.sizes",
-                f"{self.path} has messages of {self.topic} with {self._size_in_file[1]}x{self._size_in_file[0]} and "
-                f"with {message.width}x{message.height} (width x height) pixels, or in two encodings; record them "
-                "apart",
-            )
+            sizes = f"{self._size_in_file[1]}x{self._size_in_file[0]} and {message.width}x{message.height}"
+            found = f"it has messages of {self.topic} with {sizes} (width x height) pixels, or in two encodings"
+            raise UserError("file.ambiguous", name=self.path, found=found, advice="record them apart")
 
 
 def open_bag(path: Path, options: ReadOptions, topic: str | None = None) -> BagRecording:
@@ -126,7 +123,8 @@ def open_bag(path: Path, options: ReadOptions, topic: str | None = None) -> BagR
     with closing(_Bag(path)) as bag:
         bag.choose(topic)
         if not bag.num_messages:
-            raise UserError("bags.no_messages", f"{path} has no messages of {bag.topic}; remove it or record it again")
+            found = f"it has no messages of {bag.topic}"
+            raise UserError("events.none", name=path, found=found, advice="remove it or record it again")
         _, first = bag.message_after(0, 0)
         in_file = (first.height, first.width) if first.height or first.width else None
         size_hw = sensor_size(path, in_file, options)
@@ -153,7 +151,7 @@ def _check_size(path: Path) -> None:
     page_bytes, num_pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
     announced = (page_bytes if page_bytes > 1 else 1 << 16) * num_pages  # 65536 is written as 1
     if (num_bytes := path.stat().st_size) < announced:
-        raise UserError("bags.cut_off", f"{path} is truncated: it has {num_bytes} of {announced} bytes; copy it again")
+        raise UserError("file.cut", name=path, found=f"it has {num_bytes} of {announced} bytes")
 
 
 class _Bag:
@@ -189,14 +187,11 @@ class _Bag:
         """Read this topic from now on; None chooses the only topic with events. Raise UserError if that is unclear."""
         topics = self.topics()
         if asked is not None and asked not in topics:
-            raise UserError(
-                "bags.no_such_topic", f"{self._path} has no events on {asked}; choose from {', '.join(topics)}"
-            )
+            raise UserError("file.content", name=self._path, found=f"it has no events on {asked}", needed=topics)
         if asked is None and len(topics) > 1:
-            raise UserError(
-                "bags.several_topics",
-                f"{self._path} has the event topics {', '.join(topics)}; name one, as in {self._path}:{topics[0]}",
-            )
+            found = f"it has the event topics {', '.join(topics)}"
+            advice = f"name one, as in {self._path}:{topics[0]}"
+            raise UserError("file.ambiguous", name=self._path, found=found, advice=advice)
         self.topic = asked or topics[0]
         self._connections = [connection for connection in self._reader.connections if connection.topic == self.topic]
         self.num_messages = sum(connection.msgcount for connection in self._connections)
@@ -211,11 +206,10 @@ class _Bag:
         topics = sorted(name for name, kind in kinds.items() if kind in (*ARRAYS, *PACKETS))
         if not topics:
             others = ", ".join(sorted(set(kinds.values()))[:8]) or "no messages at all"
-            raise UserError(
-                "bags.no_events",
-                f"{self._path} has no topic with events, only {others}; events are messages of the types "
-                f"{', '.join(kind.replace('/msg', '') for kind in (*ARRAYS, *PACKETS))}",
-            )
+            types = ", ".join(kind.replace("/msg", "") for kind in (*ARRAYS, *PACKETS))
+            found = f"it has no topic with events, only {others}"
+            needed = f"events are messages of the types {types}"
+            raise UserError("events.none", name=self._path, found=found, needed=needed)
         return topics
 
     def message_after(self, log_ns: int, num_at_log: int) -> tuple[int, EventMessage]:
@@ -236,19 +230,14 @@ class _Bag:
                 self._next_place = (-1, -1)  # in case the next message cannot be read
                 message = next(self._messages, None)
                 if message is None:
-                    raise UserError(
-                        "bags.fewer_messages",
-                        f"{self._path} claims {self.num_messages} messages of {self.topic} but holds fewer; "
-                        "copy it again",
-                    )
+                    found = f"it claims {self.num_messages} messages of {self.topic} but holds fewer"
+                    raise UserError("file.cut", name=self._path, found=found)
                 connection, at_ns, data = message
                 # A cell of a database can hold a value of any type, no matter what its column declares.
                 if not (isinstance(at_ns, int) and isinstance(data, bytes | memoryview)):
-                    raise UserError(
-                        "bags.message_kind",
-                        f"{self._path} has a message of {self.topic} whose time or content is of another type "
-                        f"({type(at_ns).__name__}, {type(data).__name__}); record it again",
-                    )
+                    types = f"{type(at_ns).__name__}, {type(data).__name__}"
+                    found = f"the time or the content of a message of {self.topic} is of another type ({types})"
+                    raise UserError("file.damaged", name=self._path, found=found, advice="record it again")
                 with said_of(f"{self._path}, message of {self.topic} at {at_ns} ns"):
                     message = read_message(connection.msgtype, bytes(data), is_cdr=self.format == "ros2")
                 self._message = at_ns, message

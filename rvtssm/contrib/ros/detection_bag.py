@@ -66,10 +66,8 @@ def open_detection_bag(path: Path, context: ResultContext) -> Iterator[Write]:
         def append(result: WindowResult) -> None:
             frame = replace(result.detections, t_us=result.t_us + context.stamp_offset_us)
             if not 0 <= frame.t_us < _LATEST_US:
-                raise UserError(
-                    "ros.time_of_message",
-                    f"formats=[mcap]: a message cannot have the time {frame.t_us} us; leave mcap out",
-                )
+                needed = f"a message cannot have the time {frame.t_us} us: leave mcap out"
+                raise UserError("setting.conflict", name="formats", found="[mcap]", needed=needed)
             message = _message(store.types, frame, context)
             writer.write(connection, 1000 * frame.t_us, store.serialize_cdr(message, _ARRAY))
 

@@ -100,9 +100,7 @@ class MessageDecoder:
 
     def __init__(self, kind: str) -> None:
         if kind not in (*ARRAYS, *PACKETS):
-            raise UserError(
-                "bags.message_type", f"{kind} holds no events; choose from {', '.join((*ARRAYS, *PACKETS))}"
-            )
+            raise UserError("setting.choice", name="type", found=kind, needed=(*ARRAYS, *PACKETS))
         self._kind = kind
         self._state, self._gate = first_state(), LiveGate(kind, 1, 1)  # of words, of columns
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
@@ -132,10 +130,8 @@ class MessageDecoder:
             self._state = first_state(*message.decoder_state)
         if shape != self._shape:
             former, self._shape = self._shape, None
-            raise MessageError(
-                "bags.size_changed",
-                f"its height, width and encoding are {shape}, but were {former}; begin a new stream",
-            )
+            found = f"its height, width and encoding are {shape}, but were {former}"
+            raise MessageError("file.ambiguous", found=found, advice="begin a new stream")
         if message.encoding in WORDS:
             events = self._of_words(message)
         elif self._gate.begins_new_clock(message.columns):
@@ -176,9 +172,8 @@ class MessageDecoder:
     def _jumped_back(self, before_us: int, now_us: int) -> MessageError:
         """Forget the stream, and return the error that says why."""
         self._shape = None
-        return MessageError(
-            "bags.clock_jumped_back", f"its clock has jumped back from {before_us} to {now_us} us; begin a new stream"
-        )
+        found = f"its clock has jumped back from {before_us} to {now_us} us"
+        return MessageError("stream.order", found=found, advice="begin a new stream")
 
 
 def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
@@ -207,18 +202,17 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
     payload = fields.rest(fields.number("I"))
     encoding = given.lower().replace(".", "")
     if encoding not in (*WORDS, _MONO):
-        raise MessageError("bags.encoding", f"its events are encoded as {given!r}; record {', '.join((*WORDS, _MONO))}")
+        found = f"its events are encoded as {given!r}"
+        raise MessageError("file.kind", found=found, advice=f"record {', '.join((*WORDS, _MONO))}")
     if is_bigendian:
-        raise MessageError(
-            "bags.big_endian", "its events were written by a big-endian machine; record little-endian ones"
-        )
+        found = "its events were written by a big-endian machine"
+        raise MessageError("file.kind", found=found, advice="record little-endian ones")
     unit_bytes = 8
     if encoding in WORDS:
         unit_bytes = WORDS[encoding].unit_bytes
     if len(payload) % unit_bytes:
-        raise MessageError(
-            "bags.not_whole_words", f"its {len(payload)} bytes are not whole words of {unit_bytes} bytes; {_AGAIN}"
-        )
+        found = f"its {len(payload)} bytes are not whole words of {unit_bytes} bytes"
+        raise MessageError("file.cut", found=found, advice=_AGAIN)
     if encoding in WORDS:
         return EventMessage(height, width, encoding, payload, _NO_COLUMNS, frame_id, stamp_us, None, number)
     columns, no_words = _mono_columns(payload.view("<u8"), base_ns), np.empty(0, np.uint8)
@@ -279,9 +273,8 @@ def _array_columns(fields: "_Fields") -> tuple[Column, Column, Column, Column]:
 def _mono_columns(words: Column, base_ns: int) -> tuple[Column, Column, Column, Column]:
     """Return the columns of 64-bit words: nanoseconds after the base in bits 0-31, x in 32-47, y in 48-62, p in 63."""
     if base_ns >= 1 << 63:
-        raise MessageError(
-            "bags.impossible_time", f"its events are {base_ns} ns after 1970, which is impossible; {_AGAIN}"
-        )
+        found = f"its events are {base_ns} ns after 1970, which is impossible"
+        raise MessageError("file.damaged", found=found, advice=_AGAIN)
     t = (np.uint64(base_ns) + (words & 0xFFFFFFFF)) // 1000
     x, y = (words >> 32) & 0xFFFF, (words >> 48) & 0x7FFF
     return t.astype(np.int64), x.astype(np.int64), y.astype(np.int64), words >> 63 > 0
@@ -295,9 +288,8 @@ class _Fields:
         self._start = self._position = 4 if is_cdr else 0  # CDR begins with four bytes that name its variant
         self._data = data
         if is_cdr and data[:2] != _PLAIN_CDR:
-            raise MessageError(
-                "bags.not_plain_cdr", f"it begins with {data[:2].hex()}; record plain CDR, {_PLAIN_CDR.hex()}"
-            )
+            found = f"it begins with {data[:2].hex()}"
+            raise MessageError("file.kind", found=found, advice=f"record plain CDR, {_PLAIN_CDR.hex()}")
 
     def number(self, code: str) -> int:
         size = struct.calcsize(code)
@@ -312,15 +304,13 @@ class _Fields:
         """Return an aligned copy of the last `num_bytes` bytes. A few bytes of padding may follow."""
         content = np.frombuffer(self._take(num_bytes), np.uint8).copy()
         if (num_left := len(self._data) - self._position) > _MOST_PADDING:
-            raise MessageError("bags.bytes_after_last", f"{num_left} bytes follow its last event; {_AGAIN}")
+            raise MessageError("file.damaged", found=f"{num_left} bytes follow its last event", advice=_AGAIN)
         return content
 
     def _take(self, size: int) -> bytes:
         start = self._position
         self._position += size
         if self._position > len(self._data):
-            raise MessageError(
-                "bags.message_cut_off",
-                f"it ends at byte {len(self._data)}, before a field that ends at {self._position}; {_AGAIN}",
-            )
+            found = f"it ends at byte {len(self._data)}, before a field that ends at {self._position}"
+            raise MessageError("file.cut", found=found, advice=_AGAIN)
         return self._data[start : self._position]

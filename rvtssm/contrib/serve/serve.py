@@ -71,9 +71,10 @@ def _listening(host: str, port: int) -> socket.socket:
         if error.errno != errno.EADDRINUSE:
             raise
         raise UserError(
-            "serve.port_in_use",
-            f"port {port} is in use, perhaps by another `rvtssm serve`; choose another, as in port={1 + port % 65535}, "
-            "or port=0 for any free one",
+            "source.in_use",
+            name=f"port {port}",
+            found="it is in use, perhaps by another `rvtssm serve`",
+            advice=f"choose another, as in port={1 + port % 65535}, or port=0 for any free one",
         ) from None
 
 
@@ -82,7 +83,8 @@ def _recordings(where: str | None) -> dict[str, Path]:
     if where is None:
         return {}
     if not is_url(where) and not split_part(where)[0].exists():
-        raise UserError("serve.no_recording", f"recording={where} is no file and no folder; name one, or leave it out")
+        advice = "name a file or a folder, or leave it out"
+        raise UserError("file.missing", name=where, found="it is no file and no folder", advice=advice)
     found: dict[str, Path] = {}
     for path in find_sources(where).values():
         name = os.path.basename(os.path.abspath(split_part(path)[0]))  # of a link, not of what it leads to

@@ -199,18 +199,20 @@ async def _send(socket: WebSocket, session: Session, is_ready: asyncio.Event) ->
 
 def _end(session: Session, uploads: Uploads, page_id: str) -> None:
     """Close a session and delete its file. This runs in a thread, because the session may be computing."""
-    session.close()
-    uploads.delete(page_id)
+    try:
+        session.close()
+    finally:
+        uploads.delete(page_id)
     return_freed_memory()
 
 
 def _parsed(text: str) -> dict[str, Any]:
     """Return a command of a page. Raise UserError, which ends the connection, if it is not a command."""
     if len(text) > _MOST_COMMANDS_BYTES:
-        raise UserError("serve.message_too_long", "too long")
+        raise UserError("serve.page", found="the page sent a message that is too long", advice="reload it")
     command = json.loads(text)
     if not isinstance(command, dict):
-        raise UserError("serve.not_a_command", "not a command")
+        raise UserError("serve.page", found="the page sent no command", advice="reload it")
     return command
 
 

@@ -7,6 +7,7 @@ import math
 import queue
 import threading
 import time
+import traceback
 import zlib
 from collections import deque
 from collections.abc import Callable
@@ -96,9 +97,8 @@ class Session:
         try:
             self._commands.put_nowait(command)
         except queue.Full:
-            raise UserError(
-                "serve.too_many_commands", f"{_MOST_COMMANDS} commands of the page are waiting; reload it"
-            ) from None
+            found = f"{_MOST_COMMANDS} commands of the page are waiting"
+            raise UserError("serve.page", found=found, advice="reload it") from None
 
     def close(self) -> None:
         """Stop the thread and close the source."""
@@ -129,13 +129,20 @@ class Session:
                 self._guarded(self._start if isinstance(command, Opening) else self._set, command)
 
     def _guarded(self, act: Callable[..., None], *arguments: Any) -> None:
-        """Run an action. Report an error to the page and stop playing, unless the action only changed a setting."""
+        """Run an action. Report an error to the page and stop playing, unless the action only changed a setting.
+
+        An error of this package also gets its traceback on standard error. The thread goes on in any case, because
+        without it the page would stand still and not say why.
+        """
         try:
             act(*arguments)
-        except FILE_ERRORS as error:
+        except Exception as error:
+            message = in_one_line(error)
+            if not isinstance(error, FILE_ERRORS):
+                message = f"a bug of this package, which the server shows in full: {type(error).__name__}: {message}"
+                traceback.print_exc()
             if act != self._set:
                 self._stop()
-            message = in_one_line(error)
             if path := self._opening.path:  # do not reveal the folder
                 message = message.replace(path, self._opening.name).replace(f"{Path(path).parent}/", "")
             self._tell(kind="error", message=message, is_playing=self._run is not None)
@@ -154,7 +161,7 @@ class Session:
         self._opening, self._downsample, assumed = opening, self._given_downsample, ""
         if opening.path is None:
             if not self._camera.acquire(blocking=False):
-                raise UserError("serve.camera_in_use", "another page uses the camera; close it there first")
+                raise UserError("source.in_use", found="another page uses the camera", advice="close it there first")
             self._opened.callback(self._camera.release)
             source: Any = self._opened.enter_context(open_camera(settings=opening.camera_settings))
         else:
@@ -236,7 +243,7 @@ class Session:
         now_s = time.monotonic()
         if source.is_ended:
             if not isinstance(source, Replay):
-                raise UserError("live.broke_off", source.broke_off or f"{source.name} ended")
+                raise UserError("source.broke_off", found=source.broke_off or f"{source.name} ended")
             self._end(self._run, source, now_s)
         now_us = source.now_us if isinstance(source, Replay) else self._run.now_us
         if self._picture is None and now_s - self._picture_at_s >= _PICTURE_S and now_us is not None:
@@ -307,17 +314,18 @@ def sensor_side(value: Any) -> int | None:
     if not value:
         return None
     if not str(value).isdecimal() or not 1 <= int(value) <= 1 << 14:
-        raise UserError("serve.sensor_side", f"{value} is not a sensor size; give a number of pixels")
+        raise UserError("setting.form", name="the side of the sensor", found=value, needed="give a number of pixels")
     return int(value)
 
 
 def _number(value: Any, lowest: float, highest: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise UserError("serve.not_a_number", f"the page sent {value!r} instead of a number; reload it")
+        found = f"the page sent {value!r} instead of a number"
+        raise UserError("serve.page", found=found, advice="reload it")
     return float(min(max(value, lowest), highest))
 
 
 def _choice(value: Any, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise UserError("serve.no_such_choice", f"the page sent {value!r}; choose from {', '.join(choices)}")
+        raise UserError("serve.page", found=f"the page sent {value!r}", needed=choices, advice="reload it")
     return str(value)

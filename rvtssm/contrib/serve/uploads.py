@@ -65,9 +65,11 @@ class Uploads:
                     num_bytes += len(part)
                     if num_bytes > self.max_bytes:
                         raise UserError(
-                            "serve.upload_too_large",
-                            f"{shown} is larger than {self.max_bytes / 1e6:g} MB; cut it, or restart the server with a "
-                            "larger serve.max_upload_mb or with recording=FOLDER",
+                            "serve.upload",
+                            name=shown,
+                            found=f"it is larger than {self.max_bytes / 1e6:g} MB",
+                            advice="cut it, or restart the server with a larger serve.max_upload_mb or with "
+                            "recording=FOLDER",
                         )
                     file.write(part)
             await _check(path, shown, height, width)
@@ -93,9 +95,8 @@ async def _arriving(content: AsyncIterator[bytes], name: str) -> AsyncIterator[b
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise UserError(
-                "serve.upload_stalled", f"nothing of {name} has arrived for {_SILENCE_S:g} s; send it again"
-            ) from None
+            found = f"nothing of it has arrived for {_SILENCE_S:g} s"
+            raise UserError("serve.upload", name=name, found=found, advice="send it again") from None
 
 
 def _remove(folder: Path) -> None:
@@ -119,7 +120,8 @@ async def _check(path: Path, name: str, height: int | None, width: int | None) -
     try:
         told, errors = await asyncio.wait_for(process.communicate(), _CHECK_S)
     except TimeoutError:
-        raise UserError("serve.upload_too_slow", f"{name} takes longer than {_CHECK_S:g} s to read; cut it") from None
+        found = f"it takes longer than {_CHECK_S:g} s to read"
+        raise UserError("serve.upload", name=name, found=found, advice="cut it") from None
     finally:
         if process.returncode is None:
             process.kill()
@@ -129,10 +131,6 @@ async def _check(path: Path, name: str, height: int | None, width: int | None) -
         return
     lines = " ".join(errors.decode(errors="replace").split()).removeprefix("rvtssm inspect: ")
     if UNSAID_SIZE in lines:
-        raise UserError(
-            "serve.upload_without_size",
-            f"{name} {UNSAID_SIZE}; give its width and height in pixels below Size, then upload it again",
-        )
-    raise UserError(
-        "serve.upload_unreadable", lines.replace(str(path), name)[:600] or f"{name} cannot be read; copy it again"
-    )
+        advice = "give its width and height in pixels below Size, then upload it again"
+        raise UserError("serve.upload", found=f"{name} {UNSAID_SIZE}", advice=advice)
+    raise UserError("serve.upload", found=lines.replace(str(path), name)[:600] or f"{name} cannot be read")

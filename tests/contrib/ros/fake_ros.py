@@ -42,6 +42,7 @@ class FakeNode:
         self.infos: list[str] = []
         self.others: dict[str, list[Any]] = {}  # messages on other topics than the boxes
         self.publishers: list[Any] = [SimpleNamespace(topic_type="event_camera_msgs/msg/EventPacket")]
+        self.destroyed: list[object] = []  # publishers
         self.timers: list[tuple[float, Callable[[], None]]] = []
 
     def declare_parameter(self, name: str, value: object, descriptor: object = None) -> None:
@@ -88,12 +89,34 @@ class FakeNode:
     def on_activate(self, state: object) -> str:
         return "success"
 
+    def trigger_deactivate(self) -> str:
+        return self.on_deactivate(None)
+
+    def trigger_cleanup(self) -> str:
+        return self.on_cleanup(None)
+
+    def on_deactivate(self, state: object) -> str:
+        return "success"
+
+    def destroy_subscription(self, subscription: FakeSubscription) -> None:
+        assert subscription is self.subscription
+
+    def destroy_timer(self, timer: object) -> None:
+        self.timers.remove(timer)
+
+    def destroy_publisher(self, publisher: object) -> None:
+        self.destroyed.append(publisher)
+
+    destroy_lifecycle_publisher = destroy_publisher
+
     def create_subscription(self, kind, topic, callback, qos, raw=False):
         assert (kind, topic, raw) == ("the type of packets", "events", True)
         self.subscription = FakeSubscription(callback, qos.depth)
+        return self.subscription
 
-    def create_timer(self, period_s: float, callback: Callable[[], None], clock: object = None) -> None:
+    def create_timer(self, period_s: float, callback: Callable[[], None], clock: object = None) -> object:
         self.timers.append((period_s, callback))
+        return self.timers[-1]
 
     def spin(self, messages: Sequence[bytes], period_s: float, wait_s: float = 0.0) -> None:
         """Let messages arrive at their period, in a thread of their own, and call back until none is left."""

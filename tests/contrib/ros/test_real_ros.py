@@ -25,6 +25,7 @@ for needed in ("vision_msgs.msg", "event_camera_msgs.msg", "diagnostic_msgs.msg"
 from diagnostic_msgs.msg import DiagnosticArray  # noqa: E402
 from event_camera_msgs.msg import EventPacket  # noqa: E402
 from rclpy.executors import SingleThreadedExecutor  # noqa: E402
+from rclpy.lifecycle import TransitionCallbackReturn  # noqa: E402
 from rclpy.parameter import Parameter  # noqa: E402
 from rclpy.qos import DurabilityPolicy, QoSProfile  # noqa: E402
 from vision_msgs.msg import Detection2DArray, LabelInfo  # noqa: E402
@@ -149,6 +150,21 @@ def test_the_node_publishes_what_a_stream_finds(listen, weights, monkeypatch, dr
     listener.send(draw_events(500, 7_600_000, 120_000), 8)
     wait_until(lambda: listener.boxes[-1].header.stamp.nanosec > 600_000_000)
     assert not listener.boxes[-1].detections
+
+
+def test_the_node_goes_through_its_life_again(listen, weights, draw_events):
+    listener = listen(checkpoint=weights, hz="auto")
+    for number in range(2):
+        wait_until(lambda: listener.camera.get_subscription_count() > 0)
+        before = len(listener.boxes)
+        for part in range(3):
+            listener.send(draw_events(900, 7_000_000 + 100_000 * part, 100_000), part)
+        wait_until(lambda before=before: len(listener.boxes) > before)
+        changes = [listener.node.trigger_deactivate, listener.node.trigger_cleanup]
+        assert [change() for change in changes] == [TransitionCallbackReturn.SUCCESS] * 2
+        wait_until(lambda: listener.camera.get_subscription_count() == 0)
+        if number == 0:
+            assert listener.node.start()
 
 
 def test_a_topic_without_events_is_named(listen, weights, monkeypatch):

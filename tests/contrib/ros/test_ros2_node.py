@@ -19,7 +19,7 @@ from user_errors import raises
 
 import rvtssm
 from rvtssm.contrib.ros.message_source import MessageSource
-from rvtssm.detection import live_run
+from rvtssm.detection import live_run, rates
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext, open_result_files
@@ -201,24 +201,25 @@ def test_the_node_goes_on_after_the_clock_jumps_back_and_after_the_sensor_change
 ):
     node = node_with(checkpoint=weights, stamp="sensor")
 
-    def send(events, size_hw=(HEIGHT, WIDTH)):
-        before = node.source.num_received
-        node.source.put(packet_of(events, before, encoding, size_hw))
+    def send(events, size_hw=(HEIGHT, WIDTH), closes=True):
+        before = len(node.published)
+        node.source.put(packet_of(events, node.source.num_received, encoding, size_hw))
         wait_until(lambda: not node.source._waiting)
-        time.sleep(0.05)
+        if closes:
+            wait_until(lambda: len(node.published) > before)
 
     for start_us in (9_000_000, 7_000_000):  # the second as if the driver was started again
-        send(draw_events(100, start_us, 1_000))
+        send(draw_events(100, start_us, 1_000), closes=False)
         for number in range(4):
             send(draw_events(500, start_us + 5_000 + 50_000 * number, 50_000))
     wait_until(lambda: len([message for message in node.published if stamp_us(message) < 7_300_000]) >= 2)
     assert len(node.errors) == 1 and "jumped back from" in node.errors[0]
     late = draw_events(100, 7_204_000, 1_000)  # by less than 10 ms: repaired as a recording is
-    send(late)
+    send(late, closes=False)
     assert len(node.errors) == 1
     node.published.clear()
     for number in range(6):
-        send(draw_events(500, 7_300_000 + 50_000 * number, 50_000), (2 * HEIGHT, WIDTH))
+        send(draw_events(500, 7_300_000 + 50_000 * number, 50_000), (2 * HEIGHT, WIDTH), closes=False)
     wait_until(lambda: node.published)
     assert len(node.errors) == 2 and "its height, width and encoding are" in node.errors[1]
     assert node.source.num_unusable == 2
@@ -227,9 +228,11 @@ def test_the_node_goes_on_after_the_clock_jumps_back_and_after_the_sensor_change
 def test_objects_have_the_ids_of_their_tracks(node_with, weights, draw_events):
     pytest.importorskip("trackers")
     node = node_with(checkpoint=weights, min_score=0.05, track="bytetrack")
-    for number, part in enumerate(np.array_split(np.arange(6_000), 9)):
-        node.source.put(packet_of(draw_events()[part[0] : part[-1] + 1], number))
-        time.sleep(0.05)
+    for number, start_us in enumerate(range(7_000_000, 7_400_000, 50_000)):
+        before = len(node.published)
+        node.source.put(packet_of(draw_events().between(start_us, start_us + 50_000), number))
+        if number:
+            wait_until(lambda before=before: len(node.published) > before)  # its first event closes a window
     wait_until(lambda: any(found.id for message in node.published for found in message.detections))
 
 
@@ -257,6 +260,39 @@ def test_numbers_and_lists_are_taken_and_some_parameters_may_change(node_with, w
     assert changed("hz", 40) and changed("min_score", 0.5)
     assert not changed("hz", -1) and not changed("hz", "fast") and not changed("checkpoint", "other")
     assert (node._values["hz"], node._values["min_score"]) == (40.0, 0.5)
+
+
+def test_the_node_goes_through_its_life_twice(node_with, weights, draw_events, monkeypatch):
+    node = node_with(checkpoint=weights, hz=20, stamp="sensor")
+    for life in range(2):
+        thread, subscription = node._thread, node.subscription
+        node.source.put(packet_of(draw_events(), 0))
+        wait_until(lambda: node.published)
+        assert node.trigger_deactivate() == "success"
+        assert not thread.is_alive() and node.timers == [] and node._thread is None
+        node.published.clear()
+        node.subscription.callback(packet_of(draw_events(), 1))  # which comes too late, and is for nobody
+        assert node.trigger_activate() == "success" and node.subscription is not subscription
+        node.source.put(packet_of(draw_events(), 2))
+        wait_until(lambda: node.published)  # with the same weights, in a new stream
+        assert node.trigger_deactivate() == "success" and node.trigger_cleanup() == "success"
+        assert len(node.destroyed) == 4 * (life + 1) and not hasattr(node, "_predictor")
+        node.published.clear()
+        if life == 0:
+            assert node.start()
+    assert node.errors == []
+
+
+def test_the_rate_of_a_node_may_be_the_one_that_the_machine_sustains(node_with, weights, draw_events, monkeypatch):
+    monkeypatch.setattr(rates, "sustained_hz", lambda seconds, trained_hz: 10.0)
+    node = node_with(checkpoint=weights, hz="auto", stamp="sensor")
+    assert "at 10 Hz" in node.infos[0]
+    node.source.put(packet_of(draw_events()))
+    wait_until(lambda: node.published)
+    assert "10 Hz with windows" in node.infos[1]
+    parameter = SimpleNamespace(name="hz", value="auto")
+    assert not node.on_parameters([parameter]).successful  # a rate is measured before the first events
+    assert node.on_parameters([SimpleNamespace(name="hz", value=20)]).successful
 
 
 def test_a_silent_topic_is_told_with_its_reason(node_with, weights):
@@ -344,7 +380,7 @@ def test_a_bag_holds_what_was_found(tmp_path):
 
 
 def test_a_time_that_no_message_can_have_is_refused(tmp_path):
-    with raises("ros.time_of_message"):
+    with raises("setting.conflict"):
         write(tmp_path, detections(-1))
 
 

@@ -30,6 +30,7 @@ from rvtssm.contrib.serve.serve import _recordings
 from rvtssm.contrib.serve.serve_config import ServeConfig
 from rvtssm.contrib.serve.server import build_app
 from rvtssm.contrib.serve.session import Opening, Session
+from rvtssm.detection.live_run import LiveRun
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
@@ -179,8 +180,8 @@ def test_a_recording_can_be_paused_sought_and_begins_again(weights, recordings):
         page.until(lambda page: run.num_restarts == 1)  # at the end
         page.session.handle({"paused": True})
         page.until(lambda page: page.pictures[-1][0]["is_paused"])
-        at_us = run.now_us
-        time.sleep(0.1)
+        at_us, num_pictures = run.now_us, len(page.pictures)
+        page.until(lambda page: len(page.pictures) > num_pictures + 2)
         assert run.now_us == at_us
 
 
@@ -188,7 +189,7 @@ def test_a_recording_that_is_gone_is_told_without_its_folder(weights, recordings
     with Page(weights) as page:
         page.play(tmp_path / "gone.dat")
         page.until(lambda page: page.messages)
-        message = "gone.dat does not exist; give an event recording"
+        message = "gone.dat: it does not exist; give an event recording"
         assert page.messages[0] == {"kind": "error", "message": message, "is_playing": False}
         page.play(recordings["one_td.dat"])
         page.until(lambda page: page.pictures)
@@ -239,7 +240,8 @@ def test_a_paused_page_shows_the_place_that_it_goes_to_and_another_recording_pla
         page.session.handle({"paused": True})
         for share in (0.5, 0.0):
             page.session.handle({"seek": share})
-            time.sleep(0.1)
+            at_s = pytest.approx(3 * share, abs=0.01)
+            page.until(lambda page, at_s=at_s: page.pictures and page.pictures[-1][0]["t_s"] == at_s)
             start = len(page.pictures)
             page.until(lambda page, start=start: len(page.pictures) > start + 2)
             header, counts = page.pictures[-1]
@@ -270,10 +272,30 @@ def test_a_page_that_sends_too_fast_is_refused(weights, monkeypatch):
     is_busy = threading.Event()
     monkeypatch.setattr(Session, "_set", lambda self, command: is_busy.wait(20))
     with Page(weights) as page:
-        with raises("serve.too_many_commands"):
+        with raises("serve.page"):
             for _ in range(300):
                 page.session.handle({"hz": 20})
         is_busy.set()
+
+
+@pytest.mark.parametrize("bug", [TypeError, AttributeError, AssertionError, StopIteration])
+def test_a_bug_is_told_and_the_page_plays_on(weights, recordings, monkeypatch, capfd, bug):
+    """Whatever an action raises, the thread of the page lives and the page hears of it."""
+
+    def broken(run):
+        raise bug("not so")
+
+    path = recordings["one_td.dat"]
+    with Page(weights, path) as page:
+        page.until(lambda page: page.pictures)
+        with monkeypatch.context() as patch:
+            patch.setattr(LiveRun, "step", broken)
+            page.until(lambda page: page.messages[-1]["kind"] == "error")
+        assert f"{bug.__name__}: not so" in page.messages[-1]["message"] and not page.messages[-1]["is_playing"]
+        assert "Traceback" in capfd.readouterr().err
+        num_pictures = len(page.pictures)
+        page.play(path)
+        page.until(lambda page: len(page.pictures) > num_pictures)
 
 
 def test_two_pages_are_independent(weights, recordings):
@@ -483,7 +505,7 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
 
             status, message = upload(b"\x89HDF\r\n\x1a\n" + bytes(300), "br%20oken.h5")
             assert status == 400 and message.startswith("br oken.h5") and "/" not in message
-            assert upload(bytes(1_000_001))[1].startswith("drive_td.dat is larger than 1 MB")
+            assert upload(bytes(1_000_001))[1].startswith("drive_td.dat: it is larger than 1 MB")
             assert upload(content, query="?width=wide")[1] == "wide is not a sensor size; give a number of pixels"
             assert stored() == []
 
@@ -494,11 +516,7 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
             assert upload(content) == (200, "drive_td.dat")
             assert next_of(socket, "opened")["name"] == "drive_td.dat" and len(stored()) == 1
         assert client.post("/upload/other", content=content).status_code == 404
-        for _ in range(50):
-            if not stored():
-                break
-            time.sleep(0.1)
-        assert stored() == []
+        until(lambda: not stored())
     assert not killed.exists() and not index.exists()
 
 
@@ -546,7 +564,7 @@ def test_an_upload_that_stalls_does_not_block_its_page(monkeypatch):
     monkeypatch.setattr(uploads, "_SILENCE_S", 0.1)
     monkeypatch.setattr(uploads, "_check", whole)
     files = uploads.Uploads(100)
-    with raises("serve.upload_stalled"):
+    with raises("serve.upload"):
         asyncio.run(files.receive("page", "a.dat", stalled(), None, None))
     assert stored() == []
     assert asyncio.run(files.receive("page", "a.dat", complete(), None, None)).name == "a.dat"
@@ -592,7 +610,7 @@ def test_a_port_in_use_is_one_line_that_names_another(weights_file, capsys):
         port = taken.getsockname()[1]
         assert cli.main(["serve", f"checkpoint={weights_file}", f"port={port}"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"port {port} is in use" in said and f"port={port + 1}, or port=0" in said
+    assert f"port {port}: it is in use" in said and f"port={port + 1}, or port=0" in said
 
 
 def test_the_command_says_what_is_missing(tmp_path, monkeypatch, capsys):
@@ -601,7 +619,7 @@ def test_the_command_says_what_is_missing(tmp_path, monkeypatch, capsys):
         (["checkpoint=a.ckpt", str(tmp_path / "notes.txt")], "it is text, but its lines are not events"),
         (["checkpoint=a.ckpt", "port=99999"], "serve.port=99999"),
         (["checkpoint=a.ckpt", f"recording={tmp_path}"], "holds no recording (.dat, .raw, .h5, .hdf5, "),
-        (["checkpoint=a.ckpt", f"recording={tmp_path}/a.raw"], "a.raw is no file and no folder; name one, or leave it"),
+        (["checkpoint=a.ckpt", f"recording={tmp_path}/a.raw"], "a.raw: it is no file and no folder; name a file"),
     ):
         assert cli.main(["serve", *words]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
