@@ -133,5 +133,5 @@ def test_a_stream_filters_packets_and_refuses_to_store_their_state(noisy, live_c
     for window, expected in zip(windows, plain.push(kept) + plain.finish(), strict=True):
         np.testing.assert_array_equal(window.score, expected.score)
     assert 0.0 < filtering.filters.removed()["background"] < 1.0
-    with raises("memory.other_state"):
+    with raises("setting.conflict"):
         filtering.state_dict()

@@ -128,7 +128,7 @@ def test_loading_without_a_name_takes_the_weights_in_the_box(shipped, monkeypatc
     with raises("weights.missing"):
         rvtssm.load("best.ckpt")
     monkeypatch.setattr(names, "FOLDER", shipped[0] / "none")
-    with raises("file.missing"):
+    with raises("weights.missing"):
         rvtssm.load()
 
 
