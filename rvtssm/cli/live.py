@@ -24,7 +24,7 @@ from rvtssm.detection.feed import Feed
 from rvtssm.detection.inference_config import AUTO, shown_boxes
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import settings_detector
-from rvtssm.detection.rates import NUM_OF_TABLE, NUM_TIMED, SustainedRate, measured_hz, sustained_rates
+from rvtssm.detection.rates import NUM_OF_TABLE, NUM_TIMED, SustainedRate, sustained_rates
 from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import (
     ResultContext,
@@ -54,8 +54,9 @@ def live(config: Config, as_json: bool = False) -> int:
     """Write the boxes to `out` until the source or the user ends it; return 2 if the source broke off.
 
     With `as_json`, print a line of JSON for every window at once. Return 2 also if the program that reads them ends,
-    and if events cannot be used. Files grow window by window and are never replaced: a later run in the same folder
-    writes `detections_2.jsonl` and `live_2.json`. Events are read while the weights are loaded.
+    if events cannot be used, and if the disk has no room for the summary. Files grow window by window and are never
+    replaced: a later run in the same folder writes `detections_2.jsonl` and `live_2.json`. Events are read while the
+    weights are loaded.
     """
     label = weights_label(config.checkpoint)
     source_name = next(iter(find_sources(config.recording))) if config.recording else "camera"
@@ -66,18 +67,20 @@ def live(config: Config, as_json: bool = False) -> int:
             return _benchmark(config, checkpoint, source, out, as_json)
         with locked(out):
             number = free_number(out, [*result_file_names(config.live.formats), "live.json"])
+            with changing_line("preparing the detector"):
+                session = _Session(config, source, opened, checkpoint, as_json)
             why = None
-            if config.detection.hz == AUTO:
-                config = _with_sustained_rate(config, checkpoint, opened)
+            if session.hz_is_auto:
                 why = f"auto: the highest rate that this machine sustains, by {NUM_TIMED} windows"
             if as_json and why:
-                tell(f"detects at {config.detection.hz:g} Hz ({why})")
+                tell(f"detects at {session.hz:g} Hz ({why})")
             elif not as_json:
-                announce_detection("detect", config, checkpoint, source.name, out, why=why)
-            session = _Session(config, source, opened, checkpoint, as_json, hz_is_auto=why is not None)
+                detection = replace(config.detection, hz=session.hz)
+                announced = replace(config, detection=detection)
+                announce_detection("detect", announced, checkpoint, source.name, out, why=why)
             broke_off = session.run(out, number)
             summary = session.summary(broke_off)
-            (out / numbered_name("live.json", number)).write_text(json.dumps(asdict(summary), indent=2) + "\n")
+            is_written = _has_written(out / numbered_name("live.json", number), summary)
             (out / "status.json").unlink(missing_ok=True)
     for line in [*summary.lines(), f"in {out}"]:
         (tell if as_json else say)(line)
@@ -85,7 +88,18 @@ def live(config: Config, as_json: bool = False) -> int:
         say_error(f"{source_name} ends before its first window does; `rvtssm predict` shows what is in it")
     if summary.broke_off:
         say_error(f"{summary.broke_off}; what was found before is kept")
-    return 2 if summary.broke_off else 0
+    return 2 if summary.broke_off or not is_written else 0
+
+
+def _has_written(path: Path, summary: RunSummary) -> bool:
+    """Write the summary of a run, and return whether it could be written; the disk may be full."""
+    try:
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(asdict(summary), indent=2) + "\n")
+    except OSError as error:
+        tell_warning(f"{path} cannot be written ({error.strerror}); its numbers follow")
+        return False
+    return True
 
 
 class _Session:
@@ -97,26 +111,26 @@ class _Session:
         opened: The source that was opened for it.
         checkpoint: The weights.
         as_json: Whether every window is printed as a line of JSON.
-        hz_is_auto: Whether hz=auto has chosen the rate, which stays the same for later weights.
     """
 
     def __init__(
-        self,
-        config: Config,
-        source: LiveSource,
-        opened: OpenedSource,
-        checkpoint: LoadedCheckpoint,
-        as_json: bool,
-        hz_is_auto: bool,
+        self, config: Config, source: LiveSource, opened: OpenedSource, checkpoint: LoadedCheckpoint, as_json: bool
     ) -> None:
         self.config, self.source, self.opened, self.as_json = config, source, opened, as_json
-        self.hz_is_auto = hz_is_auto
+        self.hz_is_auto = config.detection.hz == AUTO
         self.tally = Tally(1)
         self._run = LiveRun(source, self._detector(checkpoint), self.tally.see, config.live.heartbeat)
         self._minute, self._is_reload_asked = Tally(0), False
 
     def _detector(self, checkpoint: LoadedCheckpoint) -> StreamDetector:
-        return _late_detector(self.config, checkpoint, self.opened)
+        config = self.config
+        how = {"skip": "late"}
+        return settings_detector(checkpoint, self.opened, config.detection, config.postprocess, config.filters, **how)
+
+    @property
+    def hz(self) -> float:
+        """The rate of the detector."""
+        return self._run.detector.windows.hz
 
     def run(self, folder: Path, number: int) -> str:
         """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
@@ -184,8 +198,7 @@ class _Session:
     def _write_status(self, folder: Path) -> None:
         """Write `status.json`, by which other programs see that the run goes on. A full disk does not end it."""
         facts = {**self.tally.counts(), "lag_ms": self._minute.counts()["lag_ms"], "source": self.source.name}
-        facts |= {"num_lost_packets": self.source.num_lost, "hz": self._run.detector.windows.hz}
-        facts["hz_is_auto"] = self.hz_is_auto
+        facts |= {"num_lost_packets": self.source.num_lost, "hz": self.hz, "hz_is_auto": self.hz_is_auto}
         with contextlib.suppress(OSError), atomic_file(folder / "status.json") as staged:
             staged.write_text(json.dumps({"time_s": time.time(), **facts}) + "\n")
 
@@ -217,18 +230,6 @@ class _Session:
             return
         self._run.use(detector)
         tell_log(f"live goes on with the weights that {self.config.checkpoint} holds now")
-
-
-def _late_detector(config: Config, checkpoint: LoadedCheckpoint, opened: OpenedSource) -> StreamDetector:
-    return settings_detector(checkpoint, opened, config.detection, config.postprocess, config.filters, skip="late")
-
-
-def _with_sustained_rate(config: Config, checkpoint: LoadedCheckpoint, opened: OpenedSource) -> Config:
-    """Return the settings with the rate that this machine sustains, timed at the rate of training."""
-    trained = replace(config, detection=replace(config.detection, hz=None))
-    with changing_line("measuring which rate this machine sustains"):
-        hz = measured_hz(_late_detector(trained, checkpoint, opened))
-    return replace(config, detection=replace(config.detection, hz=hz))
 
 
 @contextmanager
@@ -306,7 +307,7 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
         else:
             live_source = Feed(events)
             live_source.begin()  # it reads while the weights are loaded
-        with ended_by_signals(live_source):
+        with ended_by_signals(live_source.end):
             yield live_source, opened
 
 

@@ -263,14 +263,12 @@ class StreamDetector:
 
         A recording ends in the same way.
         """
-        return list(self.closed_by_the_end())
-
-    def closed_by_the_end(self) -> Iterator[WindowResult]:
-        """Do the same as `finish`, but yield every result as soon as it is computed."""
         num_windows = self._clock.num_at_the_end()
-        if num_windows > self._clock.done:
-            yield from self._closed(num_windows)
-            self._clock.close()
+        if num_windows <= self._clock.done:
+            return []
+        results = list(self._closed(num_windows))
+        self._clock.close()
+        return results
 
     def warm_up(self, num_timed: int = 0) -> list[float]:
         """Compute two windows and forget them, so that the first window of the stream takes no longer than the others.
@@ -490,7 +488,7 @@ def detect(
     detector.on_events = on_events
     for block in source.blocks():
         yield from detector.closed_by(block)
-    yield from detector.closed_by_the_end()
+    yield from detector.finish()
 
 
 _STORED = ("weights", "tracks", "streams", "sensor_hw", "pending", "windows", "is_first", "was_silent", *CLOCK_TIMES)

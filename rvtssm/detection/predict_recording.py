@@ -15,11 +15,12 @@ import numpy as np
 
 from rvtssm.detection.downsample import choose_downsample
 from rvtssm.detection.engine import StreamDetector, detect
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig, shown_boxes
+from rvtssm.detection.inference_config import AUTO, DetectionConfig, PredictConfig, shown_boxes
+from rvtssm.detection.rates import measured_hz
 from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
 from rvtssm.detection.sources import Interruption, OpenedSource, ended_by_signals, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, run_summary
-from rvtssm.detection.track_objects import tracker_of
+from rvtssm.detection.track_objects import TRACK_MEMORY_S, tracker_of
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import SHOWN_US
 from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, SensorFrames, open_pictures
@@ -88,7 +89,7 @@ def predict_recording(
     with opened as source:
         run = RecordingRun(checkpoint, source, detection, config, postprocess, filters, keeps_frames=True)
         with (
-            nullcontext() if interruption is None else ended_by_signals(interruption),
+            nullcontext() if interruption is None else ended_by_signals(interruption.end),
             result_set(out, "prediction", _file_names(config.formats)) as staged,
         ):
             interrupted = ""
@@ -209,20 +210,48 @@ def settings_detector(
         filters: Filters of the events, see `FilterChain`.
         how: Further arguments of `StreamDetector`.
     """
-    windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
-    downsample = detection.downsample
-    if downsample is None:
+    sensor_hw = source.events.height, source.events.width
+    if detection.downsample is None:
         downsample = choose_downsample(checkpoint, source.events, detection.reduce, detection.tiles, filters)
+        detection = replace(detection, downsample=downsample)
+    return sensor_detector(checkpoint, sensor_hw, detection, postprocess, filters, **how)
+
+
+def sensor_detector(
+    checkpoint: LoadedCheckpoint,
+    sensor_hw: tuple[int, int],
+    detection: DetectionConfig,
+    postprocess: PostprocessConfig,
+    filters: Filters = (),
+    track_memory_s: float = TRACK_MEMORY_S,
+    **how: Any,
+) -> StreamDetector:
+    """Return the detector of a sensor that the settings describe. hz=auto takes the rate that the machine sustains.
+
+    Args:
+        checkpoint: The weights.
+        sensor_hw: Height and width of the sensor, pixels.
+        detection: As in `settings_detector`.
+        postprocess: As in `settings_detector`.
+        filters: As in `settings_detector`.
+        track_memory_s: How long a lost object keeps its number, in seconds.
+        how: Further arguments of `StreamDetector`.
+    """
+    if detection.hz == AUTO:
+        at_rate_of_training = replace(detection, hz=None, track=None)
+        timed = sensor_detector(checkpoint, sensor_hw, at_rate_of_training, postprocess)
+        detection = replace(detection, hz=measured_hz(timed))
+    windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
+    score = detection.min_score
     return StreamDetector(
         checkpoint,
-        source.events.height,
-        source.events.width,
+        *sensor_hw,
         windows=windows,
-        downsample=downsample,
+        downsample=detection.downsample,
         tiles=detection.tiles,
         filters=filters,
         config=shown_boxes(postprocess),
-        tracker=tracker_of(detection.track, checkpoint.spec.num_classes, windows.hz, detection.min_score),
+        tracker=tracker_of(detection.track, checkpoint.spec.num_classes, windows.hz, score, track_memory_s),
         **how,
     )
 

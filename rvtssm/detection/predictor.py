@@ -11,12 +11,10 @@ import numpy as np
 
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.feed import Feed, Packet, PythonSource
-from rvtssm.detection.inference_config import AUTO, TRACKERS, DetectionConfig, PredictConfig, shown_boxes
+from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, PredictConfig
 from rvtssm.detection.live_run import LiveRun
-from rvtssm.detection.predict_recording import RecordingRun
-from rvtssm.detection.rates import measured_hz
+from rvtssm.detection.predict_recording import RecordingRun, sensor_detector
 from rvtssm.detection.sources import EventsInMemory, OpenedSource, find_sources, opened_source
-from rvtssm.detection.track_objects import tracker_of
 from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -208,26 +206,18 @@ class Predictor:
             latest: Compute only the newest window that a push closes, as `rvtssm live` does, so that a detector that is
                 slower than the events does not fall behind. `num_passed` of a result counts the windows before it.
         """
-        config = shown_boxes(PostprocessConfig(min_score=min_score))
-        if hz == AUTO:
-            timed = self.checkpoint.windows_at(None, window, reduce)
-            how = {"windows": timed, "downsample": downsample, "tiles": tiles, "config": config}
-            hz = measured_hz(StreamDetector(self.checkpoint, height, width, **how))
-        windows = self.checkpoint.windows_at(DetectionConfig(hz).rate, window, reduce)
-        _warn(self.checkpoint, windows)
-        return StreamDetector(
+        stream = sensor_detector(
             self.checkpoint,
-            height,
-            width,
-            windows=windows,
-            downsample=downsample,
-            tiles=tiles,
-            filters=filters,
-            config=config,
+            (height, width),
+            DetectionConfig(hz, window, downsample, reduce, tiles, track=track),
+            PostprocessConfig(min_score=min_score),
+            filters,
+            track_memory_s,
             skip="late" if latest else "empty",
-            tracker=tracker_of(track, len(self.class_names), windows.hz, SHOWN_SCORE, track_memory_s),
             keeps_events=True,
         )
+        _warn(self.checkpoint, stream.windows)
+        return stream
 
     def live(
         self,

@@ -3,11 +3,10 @@
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
 
 from rvtssm.datasets.custom import options_above
 from rvtssm.datasets.tree import find_event_files
@@ -37,13 +36,6 @@ class Interruption:
 
     def end(self) -> None:
         self.is_ended = True
-
-
-class _Endable(Protocol):
-    def end(self) -> None: ...
-
-
-Ends = TypeVar("Ends", bound=_Endable)
 
 
 class EventsInMemory(EventSource):
@@ -153,15 +145,17 @@ def opened_source(
             raise UserError("source.not_opened", name="recording=-", found="standard input is closed", advice=advice)
         raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
         read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
-        with ended_by_signals(piped_events(read, "standard input", options)) as piped:
+        piped = piped_events(read, "standard input", options)
+        with ended_by_signals(piped.end):
             yield OpenedSource("standard input", piped)
     elif where.startswith(CAMERA):
-        with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera):
+        with open_camera(where.removeprefix(CAMERA), camera_settings) as camera, ended_by_signals(camera.end):
             yield OpenedSource(camera.name, camera)
     elif where.startswith(SOCKET):
         with connected_to(where) as connection:
             try:
-                with ended_by_signals(piped_events(connection.recv, where, options)) as piped:
+                piped = piped_events(connection.recv, where, options)
+                with ended_by_signals(piped.end):
                     yield OpenedSource(where, piped)
             except ConnectionError as error:
                 found = f"{where} broke off ({error.strerror})"
@@ -211,7 +205,7 @@ def first_events(
 
 
 @contextmanager
-def ended_by_signals(piped: Ends) -> Iterator[Ends]:
+def ended_by_signals(end: Callable[[], object]) -> Iterator[None]:
     """Let the first Ctrl-C, SIGTERM or SIGHUP call `end` at any moment. A second one has its usual effect."""
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
@@ -222,14 +216,14 @@ def ended_by_signals(piped: Ends) -> Iterator[Ends]:
         for number, does in usual.items():
             signal.signal(number, does)
 
-    def end(number: int, frame: object) -> None:
+    def handle(number: int, frame: object) -> None:
         restore()
-        piped.end()
+        end()
 
     for number in usual:
-        signal.signal(number, end)
+        signal.signal(number, handle)
     try:
-        yield piped
+        yield
     finally:
         restore()
 

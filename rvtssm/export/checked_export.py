@@ -124,8 +124,9 @@ def export_checked(
     with staging_folder(out.parent, "export") as folder:
         staged = folder / out.name
         show("converting (1 of 2)")
-        how = {"calibration": frames or (), "opset": opset, "suppression": suppression, "show": show}
-        description = conversion.export_detector(checkpoint, staged, *frame_hw, precision, **how)
+        description = conversion.export_detector(
+            checkpoint, staged, *frame_hw, precision, frames or (), opset, suppression, show
+        )
         exported = read_exported(staged)
         show(f"comparing {CHECK_STEPS} steps with PyTorch (2 of 2)")
         seen = [torch.from_numpy(frame) for frame in frames.first(CHECK_STEPS)] if frames else []

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, assert_same, random_events
+from failing_disk import files_of_at_most
 from live_examples import packet_bytes, stream_head
 from user_errors import raises
 
@@ -401,6 +402,22 @@ def test_hz_auto_takes_the_measured_rate_and_says_so(weights, tmp_path, monkeypa
     printed = capsys.readouterr()
     first, *rest = (printed.err if json_word else printed.out).splitlines()
     assert "40 Hz (auto" in first and any("at 40 Hz (auto)" in line for line in rest)
+
+
+def test_a_full_disk_is_told_and_everything_else_goes_on(weights, tmp_path, monkeypatch, draw_events, capsys):
+    content = as_bytes(draw_events()) + packet_bytes(draw_events()[:0], 7_500_000)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Dribble(content)))
+    words = [f"checkpoint={weights}", f"out={tmp_path}", "min_score=0", "postprocess.min_score=0.1", "--json"]
+    with files_of_at_most(300):
+        assert cli.main(["live", "-", *words]) == 2
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert len(lines) + sum(line["num_passed"] for line in lines) == 10
+    assert printed.err.count("windows cannot be written") == 1
+    assert "live.json cannot be written (File too large)" in printed.err and "windows of 50 ms at 20 Hz" in printed.err
+    assert sorted(path.name for path in tmp_path.glob("[!.]*.json*")) == ["detections.jsonl"]
+    for line in (tmp_path / "detections.jsonl").read_text().splitlines():
+        json.loads(line)
 
 
 def test_only_live_detection_chooses_a_rate(weights, tmp_path, draw_events, capsys):

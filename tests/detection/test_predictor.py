@@ -243,14 +243,14 @@ def test_events_are_sliced_without_a_copy_and_selected_by_a_mask(draw_events):
 
 @pytest.mark.parametrize(
     ("bounds", "reason"),
-    [((0.0, 1.0), "needs whole microseconds; for seconds"), ((50_000, 10_000), "give the earlier time first")],
+    [((0.0, 1.0), "whole microseconds; for seconds"), ((50_000, 10_000), "give the earlier time first")],
 )
 def test_a_range_of_time_that_is_no_whole_microseconds_or_ends_early_is_refused(draw_events, tmp_path, bounds, reason):
     write_dat(tmp_path / "a_td.dat", draw_events(), 48, 64)
     recording = rvtssm.open(tmp_path / "a_td.dat")
     for method in (recording.between, recording.read().between, partial(recording.iterate, 1_000)):
         name = "iterate" if isinstance(method, partial) else "between"
-        with pytest.raises(ValueError, match=rf"^{name}\(start_us={bounds[0]}, end_us={bounds[1]}\) .*{reason}"):
+        with pytest.raises(ValueError, match=rf"^{name}\(start_us={bounds[0]}, end_us={bounds[1]}\): .*{reason}"):
             method(*bounds)  # iterate says so at once, not at its first block
 
 

@@ -229,7 +229,7 @@ def refused(live_checkpoint, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(
         exporting,
         "export_detector",
-        lambda checkpoint, path, *options, **how: path.write_bytes(b"model") and {"frame_hw": [48, 64]},
+        lambda checkpoint, path, *options: path.write_bytes(b"model") and {"frame_hw": [48, 64]},
     )
 
     def run(name):

@@ -87,7 +87,7 @@ def test_a_bag_of_two_cameras_asks_for_the_topic(tmp_path, container):
     path = two_cameras(tmp_path / "bag", container)
     with raises("file.ambiguous") as error:
         open_recording(path)
-    assert str(error.value).startswith(f"{path} has") and f"as in {path}:/left" in str(error.value)
+    assert str(error.value).startswith(f"{path}: it has") and f"as in {path}:/left" in str(error.value)
     assert_same(open_recording(f"{path}:/left/events").read(), SHORT)
     assert_same(open_recording(f"{path}:/right/events").read(), EVENTS)
     with raises("file.content"):
