@@ -116,11 +116,15 @@ class _Session:
     def __init__(
         self, config: Config, source: LiveSource, opened: OpenedSource, checkpoint: LoadedCheckpoint, as_json: bool
     ) -> None:
-        self.config, self.source, self.opened, self.as_json = config, source, opened, as_json
+        self.config = config
+        self.source = source
+        self.opened = opened
+        self.as_json = as_json
         self.hz_is_auto = config.detection.hz == AUTO
         self.tally = Tally(1)
         self._run = LiveRun(source, self._detector(checkpoint), self.tally.see, config.live.heartbeat)
-        self._minute, self._is_reload_asked = Tally(0), False
+        self._minute = Tally(0)
+        self._is_reload_asked = False
 
     def _detector(self, checkpoint: LoadedCheckpoint) -> StreamDetector:
         config = self.config
@@ -134,7 +138,9 @@ class _Session:
 
     def run(self, folder: Path, number: int) -> str:
         """Run until the source ends, write and show what is found, and return why the events broke off, if they did."""
-        source, run, min_score = self.source, self._run, self.config.detection.min_score
+        source = self.source
+        run = self._run
+        min_score = self.config.detection.min_score
         spec = run.detector.checkpoint.spec
         events = self.opened.events
         context = ResultContext(spec, run.detector.sensor_hw, min_score, events.stamp_offset_us, events.frame_id)
@@ -204,7 +210,8 @@ class _Session:
 
     def _tell_minute(self) -> None:
         """Say on standard error how the last minute was; for logs, as a terminal shows it anyway."""
-        minute, self._minute = self._minute.counts(), Tally(0)
+        minute = self._minute.counts()
+        self._minute = Tally(0)
         lag = ", ".join(f"{value:.0f} ms ({name})" for name, value in minute["lag_ms"].items())
         facts = [counted(minute["num_windows"], "window"), counted(minute["num_detections"], "box")]
         facts += [
@@ -247,7 +254,8 @@ def _asked_by(number: int, act: Callable[[], None]) -> Iterator[None]:
 
 def _benchmark(config: Config, checkpoint: LoadedCheckpoint, source: LiveSource, out: Path, as_json: bool) -> int:
     """Measure which rates this processor sustains, print a table, and write `benchmark.json`."""
-    rates, detection = list[SustainedRate](), config.detection
+    rates = list[SustainedRate]()
+    detection = config.detection
     windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
     sensor_hw = source.height, source.width
     with changing_line("measuring") as show:
@@ -291,7 +299,8 @@ def _rates_table(rates: list[SustainedRate], how: str) -> TerminalTable:
 @contextmanager
 def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     """Open a camera, a stream, or a recording that is played. A first Ctrl-C ends its events."""
-    recording, camera = config.recording, config.live.camera
+    recording = config.recording
+    camera = config.live.camera
     if recording is None and Path(camera).is_file():
         needed = f"it is a file: to play it, set recording={camera}"
         raise UserError("setting.form", name="live.camera", found=camera, needed=needed)

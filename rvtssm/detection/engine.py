@@ -105,12 +105,15 @@ class StreamDetector:
         check_causal(checkpoint.detector)
         check_counts(height=height, width=width, downsample=downsample, windows_per_call=windows_per_call)
         check_choice("skip", skip, SKIPS)
-        self.checkpoint, self.tracker = checkpoint, tracker
+        self.checkpoint = checkpoint
+        self.tracker = tracker
         self.sensor_hw = height, width = int(height), int(width)
         self.downsample = int(downsample or downsample_by_size(checkpoint, *tile_size(self.sensor_hw, tiles)))
         self.frame_hw = reduced_hw(height, width, self.downsample)
         self.tiles = tiles
-        self.windows_per_call, self.skip, self.keeps_frames = int(windows_per_call), skip, keeps_frames
+        self.windows_per_call = int(windows_per_call)
+        self.skip = skip
+        self.keeps_frames = keeps_frames
         self.filters = FilterChain(filters, height, width)
         self.on_events: Callable[[Events], object] | None = None  # receives what the filters keep
         self.num_late = 0  # events whose time was raised to that of an event before them
@@ -197,7 +200,8 @@ class StreamDetector:
         The source has checked the events. What is left to check is how they fit to what is known: `until_us` of an
         earlier packet may have said too much.
         """
-        until_us, known_us = _whole_us("until_us", until_us), self._clock.known_us
+        until_us = _whole_us("until_us", until_us)
+        known_us = self._clock.known_us
         if len(packet) and known_us is not None and packet.t[0] < known_us:
             packet, num_late = in_order(packet, known_us)
             self.num_late += num_late
@@ -228,7 +232,8 @@ class StreamDetector:
         rate. A gap of a second is stepped over as with skip="empty". Shorter gaps join the windows that are
         passed over, because a late detector has no time for more than one step.
         """
-        stop, begun = self._clock.num_closed(), self._clock.done
+        stop = self._clock.num_closed()
+        begun = self._clock.done
         if stop <= begun:
             return None
         shortest_gap = max(_FEWEST_EMPTY, math.ceil(_SILENCE_US / self.windows.stride_us))
@@ -236,7 +241,8 @@ class StreamDetector:
         if self._num_empty(stop) < shortest_gap <= self._num_empty(stop, 1):
             result = self._merged(begun + 1)
         # The gap: its windows without events are stepped over.
-        num_empty, num_silent = self._num_empty(stop), 0
+        num_empty = self._num_empty(stop)
+        num_silent = 0
         if num_empty >= shortest_gap:
             result = self._step_over(num_empty)
             num_silent = num_empty - (self._clock.done == stop)
@@ -285,7 +291,8 @@ class StreamDetector:
         grid = FreeGrid(0, self.windows)
         stride_us = np.array([self.windows.stride_us])
         corner = np.zeros(1, np.uint16)
-        tracker, self.tracker = self.tracker, None
+        tracker = self.tracker
+        self.tracker = None
         seconds = []
         for number in range(2 + num_timed):
             windows = grid.windows(number, number + 1)
@@ -340,7 +347,8 @@ class StreamDetector:
             raise UserError("memory.other_state", found=found, needed=needed, advice="use the same height and width")
         self._network.streams.load_state_dict(stored["streams"])
         self._counter.load_state(tuple(array.numpy() for array in stored["pending"]))
-        self._network.is_first, self._was_silent = stored["is_first"], stored["was_silent"]
+        self._network.is_first = stored["is_first"]
+        self._was_silent = stored["was_silent"]
         self._clock.set_times(stored)
         if self.tracker is not None:
             self.tracker.load_state_dict(stored["tracks"])
@@ -395,7 +403,8 @@ class StreamDetector:
 
     def _compute(self, windows: Windows, dt_us: npt.NDArray[Any]) -> Iterator[WindowResult]:
         """Yield the results of consecutive windows, computed in one call."""
-        began_s, num_windows = time.perf_counter(), len(windows)
+        began_s = time.perf_counter()
+        num_windows = len(windows)
         frames = self._counter.take(windows.bounds_us)
         if self.windows.warmup_us:
             self._was_silent = not frames[-1].any()
@@ -434,7 +443,8 @@ class StreamDetector:
             return 0
         if self.windows.warmup_us and (ahead or not self._was_silent):  # surfaces remember earlier events
             return 0
-        start_us, times_us = int(self._clock.part(begin, begin + 1).bounds_us[0, 0]), self._counter.times_us
+        start_us = int(self._clock.part(begin, begin + 1).bounds_us[0, 0])
+        times_us = self._counter.times_us
         first = int(np.searchsorted(times_us, start_us))
         if first == len(times_us):
             return stop - begin
@@ -442,13 +452,15 @@ class StreamDetector:
 
     def _step_over(self, num_windows: int) -> WindowResult:
         """Compute the last of empty windows, and carry the state over those before it."""
-        began_s, clock = time.perf_counter(), self._clock
+        began_s = time.perf_counter()
+        clock = self._clock
         windows = clock.part(clock.done + num_windows - 1, clock.done + num_windows)
         frame = np.zeros(self._counter.frame_shape, np.uint8)
         clock.done += num_windows
         clock.end_us = int(windows.ends_us[0])
         detections = self._network.detect_after_gap(frame, num_windows, self.windows.stride_us, clock.end_us)
-        step_us, start_us = num_windows * self.windows.stride_us, int(windows.bounds_us[0, 0])
+        step_us = num_windows * self.windows.stride_us
+        start_us = int(windows.bounds_us[0, 0])
         result = self._result(detections, start_us, time.perf_counter() - began_s, step_us, frame)
         return replace(result, num_passed=num_windows - 1, num_silent=num_windows - 1)
 

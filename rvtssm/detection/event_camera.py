@@ -134,7 +134,8 @@ class Camera(LiveSource):
         self.is_ended = True
 
     def _end(self, reason: str) -> None:
-        self.is_ended, self.broke_off = True, reason
+        self.is_ended = True
+        self.broke_off = reason
 
     def _parts(self, packet: npt.NDArray[Any], arrived_s: float) -> list[Arrival]:
         """Return the events of a packet as one arrival, or as several if the clock jumps between them."""
@@ -187,7 +188,8 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
     check_extra("a camera", "camera", "neuromorphic_drivers")
     import neuromorphic_drivers as drivers
 
-    configuration, name = None, f"camera {serial}"
+    configuration = None
+    name = f"camera {serial}"
     if not serial:
         name = "the camera"
     if settings is not None:
@@ -245,10 +247,12 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     names = [field.name for field in dataclasses.fields(settings)]
     if unknown := [name for name in given if name not in names]:
         raise UserError("setting.unknown", name=f"{where}: {unknown[0]}", needed=names)
-    kinds, values = typing.get_type_hints(settings), {}
+    kinds = typing.get_type_hints(settings)
+    values = {}
     masks = {"x_mask": int(sensor.width), "y_mask": int(sensor.height)}
     for name, value in given.items():
-        kind, place = kinds[name], f"{where}: {name}"
+        kind = kinds[name]
+        place = f"{where}: {name}"
         if options := [option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)]:
             kind = options[0]  # the class inside an optional type
         if dataclasses.is_dataclass(kind):

@@ -37,7 +37,10 @@ class PythonSource(EventSource):
     """
 
     def __init__(self, given: Iterable[Packet], height: int, width: int, name: str = "packets") -> None:
-        self.given, self.height, self.width, self.name = given, height, width, name
+        self.given = given
+        self.height = height
+        self.width = width
+        self.name = name
         self._gate = LiveGate(name, height, width)
 
     @property
@@ -69,11 +72,17 @@ class Feed(LiveSource):
 
     def __init__(self, source: EventSource) -> None:
         self.source = source
-        self.name, self.height, self.width, self.format = source.name, source.height, source.width, source.format
+        self.name = source.name
+        self.height = source.height
+        self.width = source.width
+        self.format = source.format
         self._num_dropped = self.num_lost_events = 0
-        self._has_ended, self._own_broke_off = False, ""
+        self._has_ended = False
+        self._own_broke_off = ""
         self._latest_us: int | None = None
-        self._waiting, self._num_waiting = deque[Arrival](), 0  # packets, and the number of their events
+        # packets, and the number of their events
+        self._waiting = deque[Arrival]()
+        self._num_waiting = 0
         self._is_read = False  # whether the source has ended, with this error:
         self._error: BaseException | None = None
         self._changed = threading.Condition()  # of the four attributes above
@@ -123,7 +132,8 @@ class Feed(LiveSource):
 
     def _finish(self) -> None:
         """Note the end of the source."""
-        self._has_ended, error = True, self._error
+        self._has_ended = True
+        error = self._error
         if isinstance(error, UserError | OSError):
             reason = str(error)
             self._own_broke_off = reason if reason.startswith(self.name) else f"{self.name}: {reason}"

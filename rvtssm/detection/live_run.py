@@ -42,7 +42,9 @@ class LiveRun:
         on_events: Callable[[Events], object] | None = None,
         heartbeat: bool = False,
     ) -> None:
-        self.source, self._on_events, self._heartbeat = source, on_events, heartbeat
+        self.source = source
+        self._on_events = on_events
+        self._heartbeat = heartbeat
         self.use(detector)
         self.num_restarts = 0
         self.now_us: int | None = None  # all events before this time of the source are known
@@ -86,10 +88,14 @@ class LiveRun:
         while self._arrived[0][0] < result.t_us:
             self._arrived.popleft()
         arrived_s = self._arrived[0][1]
-        waited_s, lag_s = max(began_s - arrived_s, 0.0), max(self.source.clock() - arrived_s, 0.0)
-        num_lost, num_lost_events = self.source.num_lost, self.source.num_lost_events
-        lost, lost_events = num_lost - self._num_lost, num_lost_events - self._num_lost_events
-        self._num_lost, self._num_lost_events = num_lost, num_lost_events
+        waited_s = max(began_s - arrived_s, 0.0)
+        lag_s = max(self.source.clock() - arrived_s, 0.0)
+        num_lost = self.source.num_lost
+        num_lost_events = self.source.num_lost_events
+        lost = num_lost - self._num_lost
+        lost_events = num_lost_events - self._num_lost_events
+        self._num_lost = num_lost
+        self._num_lost_events = num_lost_events
         return replace(
             result,
             waited_s=waited_s,
@@ -136,7 +142,8 @@ class LiveRun:
         """Let the detector count what has arrived, up to the next jump of the clock."""
         jumps = [place for place, arrival in enumerate(arrivals) if arrival.is_restart and place > 0]
         until = jumps[0] if jumps else len(arrivals)
-        taken, self._later = arrivals[:until], arrivals[until:]
+        taken = arrivals[:until]
+        self._later = arrivals[until:]
         if not taken:
             return
         if taken[0].is_restart and self.now_us is not None:

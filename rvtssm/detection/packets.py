@@ -31,7 +31,8 @@ from rvtssm.system.user_error import UserError
 MAGIC = b"RVTE"
 SOCKET = "tcp://"
 _CONNECT_S = 10.0
-_HEAD, _PACKET = struct.Struct("<4sII"), struct.Struct("<Iq")
+_HEAD = struct.Struct("<4sII")
+_PACKET = struct.Struct("<Iq")
 _COLUMNS = ("<i8", "<u2", "<u2", "u1")  # t, x, y, p
 _EVENT_BYTES = 13
 _MOST_EVENTS = 1 << 24  # in a packet; more come from bytes of another format
@@ -100,7 +101,8 @@ class PacketStream(PipeReader):
                 break
             content = bytes(self._bytes[start + _PACKET.size : stop])
             yield _columns(content, num_events), None if until_us < 0 else until_us
-            start, self._needed = stop, _PACKET.size
+            start = stop
+            self._needed = _PACKET.size
         del self._bytes[:start]
 
     def _read(self, size: int) -> bytes:
@@ -142,7 +144,8 @@ def _as_one(packets: list[_Packet]) -> Iterator[_Packet]:
 
 
 def _columns(content: bytes, num_events: int) -> list[Column]:
-    columns, offset = [], 0
+    columns = []
+    offset = 0
     for dtype in _COLUMNS:
         columns.append(np.frombuffer(content, dtype, num_events, offset))
         offset += columns[-1].nbytes
@@ -153,7 +156,8 @@ class _Pushed:
     """Bytes of a pipe or a socket, of which the first can be looked at."""
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
-        self._read, self._head = read, b""
+        self._read = read
+        self._head = b""
 
     def head(self, size: int) -> bytes:
         while len(self._head) < size:
@@ -166,7 +170,8 @@ class _Pushed:
     def read1(self, size: int, /) -> bytes:
         if not self._head:
             return self._read(size)
-        part, self._head = self._head[:size], self._head[size:]
+        part = self._head[:size]
+        self._head = self._head[size:]
         return part
 
 

@@ -80,7 +80,8 @@ def predict_recording(
     Raises:
         UserError: The recording cannot be read to its end or holds no events, or the weights need later windows.
     """
-    detection, config = detection or DetectionConfig(), config or PredictConfig()
+    detection = detection or DetectionConfig()
+    config = config or PredictConfig()
     opened: AbstractContextManager[OpenedSource]
     if isinstance(recording, OpenedSource):
         opened = nullcontext(recording)
@@ -139,7 +140,8 @@ class RecordingRun:
         filters: Filters,
         keeps_frames: bool = False,
     ) -> None:
-        self.source, self.tally = source, Tally(config.windows_per_call)
+        self.source = source
+        self.tally = Tally(config.windows_per_call)
         windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
         self.grid, self._num_windows = _planned(source, windows)
         self.detector = settings_detector(
@@ -277,7 +279,8 @@ def _sensor_frames(
     is_needed = has_listeners or not pictures.is_empty
     if not is_needed or pictures.downsample == detector.downsample:
         return None
-    overlap_us, until_us = detector.windows.length_us or 0, None
+    overlap_us = detector.windows.length_us or 0
+    until_us = None
     if detector.windows.representation == "surfaces":
         overlap_us = SHOWN_US
     if grid is not None:

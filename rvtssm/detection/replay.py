@@ -37,8 +37,10 @@ class Replay(LiveSource):
         self.height, self.width = recording.height, recording.width
         self.num_events = 0
         self._clock = clock
-        self._recording, self._sleep = recording, sleep
-        self._speed, self._is_paused = 1.0, False
+        self._recording = recording
+        self._sleep = sleep
+        self._speed = 1.0
+        self._is_paused = False
         self.first_us, self.last_us = recording.time_range_us
         self.seek(self.first_us)
 
@@ -81,7 +83,10 @@ class Replay(LiveSource):
         """Continue at a time of the recording. The next arrival announces a new stream."""
         self._now_us = min(max(start_us, self.first_us), self.last_us)
         self._blocks: Iterator[Events] = self._recording.iterate(start_us=self._now_us)
-        self._block, self._done, self._is_restart, self.is_ended = NO_EVENTS, 0, True, False
+        self._block = NO_EVENTS
+        self._done = 0
+        self._is_restart = True
+        self.is_ended = False
         self._set_pace()
 
     def between(self, start_us: int, end_us: int) -> Events:
@@ -99,19 +104,25 @@ class Replay(LiveSource):
             if block is None:
                 self.is_ended = True
                 return [Arrival(NO_EVENTS, self._now_us, self.clock())]
-            self._block, self._done = block, 0
-        block, stop = self._block, int(np.searchsorted(self._block.t, due_us))
-        events, self._done = block[self._done : stop], stop
+            self._block = block
+            self._done = 0
+        block = self._block
+        stop = int(np.searchsorted(self._block.t, due_us))
+        events = block[self._done : stop]
+        self._done = stop
         # If the block ends earlier, the next block follows, perhaps with events at the time of its last event.
         until_us = due_us if stop < len(block) else int(block.t[-1])
         arrived_s = self._began_s + (until_us - self._began_us) / (1e6 * self._speed)
-        self._now_us, is_restart, self._is_restart = until_us, self._is_restart, False
+        self._now_us = until_us
+        is_restart = self._is_restart
+        self._is_restart = False
         self.num_events += len(events)
         return [Arrival(events, until_us, arrived_s, is_restart)]
 
     def _set_pace(self) -> None:
         """Count the recording's time from `_now_us` and the present moment on."""
-        self._began_s, self._began_us = self.clock(), self._now_us
+        self._began_s = self.clock()
+        self._began_us = self._now_us
 
     def _due_us(self) -> int:
         if self._is_paused:

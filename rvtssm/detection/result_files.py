@@ -101,7 +101,8 @@ class SturdyWriter:
     """
 
     def __init__(self, write: Write, tell: Callable[[str], object]) -> None:
-        self._write, self._tell = write, tell
+        self._write = write
+        self._tell = tell
         self.num_unwritten = 0
         self._is_failing = False
 
@@ -134,7 +135,8 @@ class GrowingFile:
 
     def __init__(self, path: Path, head: bytes = b"", tail: bytes = b"") -> None:
         self._file = io.FileIO(path, "x+")
-        self._tail, self._end = tail, 0
+        self._tail = tail
+        self._end = 0
         self._synced_s = time.monotonic()
         self._syncing = threading.Thread()
         self._sync_error: OSError | None = None
@@ -155,7 +157,8 @@ class GrowingFile:
 
         Raise it also if the bytes before could not be brought to the disk.
         """
-        error, self._sync_error = self._sync_error, None
+        error = self._sync_error
+        self._sync_error = None
         if error is not None:
             raise error
         try:

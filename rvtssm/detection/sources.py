@@ -161,7 +161,8 @@ def opened_source(
                 found = f"{where} broke off ({error.strerror})"
                 raise UserError("source.broke_off", found=found, advice="start the sender again") from None
     else:
-        path, images = local_path(where), None
+        path = local_path(where)
+        images = None
         if (path / DSEC_EVENTS).is_file():
             path, images = path / DSEC_EVENTS, dsec_images(path)
         recording, assumed = _open_sized(path, options_above(path, options), unsaid_hw)

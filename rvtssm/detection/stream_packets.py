@@ -102,7 +102,8 @@ class KeptEvents:
     def note(self, start_us: int) -> None:
         """Forget the events before the first window of a push, which starts at a time."""
         if self._is_new_push:
-            self._from_us, self._is_new_push = start_us, False
+            self._from_us = start_us
+            self._is_new_push = False
             self._packets = [packet for packet in self._packets if packet.t[-1] >= start_us]
 
     def between(self, start_us: int, end_us: int) -> Events:

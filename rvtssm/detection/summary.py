@@ -64,7 +64,8 @@ class RunSummary:
         """Return the numbers with their units, a line for each subject."""
         sensor_h, sensor_w = self.sensor_hw
         frame_h, frame_w = self.frame_hw
-        sensor, frames = f"sensor {sensor_w} x {sensor_h} pixels", [f"downsample={self.downsample}"]
+        sensor = f"sensor {sensor_w} x {sensor_h} pixels"
+        frames = [f"downsample={self.downsample}"]
         if self.assumed_sensor:
             sensor += f" (assumed: {self.assumed_sensor})"
         if self.downsample > 1:
@@ -187,9 +188,11 @@ class Tally:
         self.start_us = self._last_us = 0
         self._done_us = 0.0  # time of the events that were computed after the start
         self._first_s = list[float]()
-        self._steps_s, self._lags_s = deque[float](maxlen=_TIMED), deque[float](maxlen=_TIMED)
+        self._steps_s = deque[float](maxlen=_TIMED)
+        self._lags_s = deque[float](maxlen=_TIMED)
         self._longest_lag_s = 0.0
-        self._num_warmup, self._began_s = num_warmup, time.perf_counter()
+        self._num_warmup = num_warmup
+        self._began_s = time.perf_counter()
         self._warm_s: float | None = None  # when the first windows were done
 
     def see(self, block: Events) -> None:

@@ -50,7 +50,8 @@ class Tiles:
             UserError: The text does not give two numbers, or the tiles would be too small.
         """
         num_across, num_down = parse_tiles(text)
-        (height, rows), (width, columns) = _cut(frame_hw[0], num_down), _cut(frame_hw[1], num_across)
+        (height, rows) = _cut(frame_hw[0], num_down)
+        (width, columns) = _cut(frame_hw[1], num_across)
         if len(rows) * len(columns) > 1 and min(height, width) < SMALLEST_SIDE:
             cut = f"frames of {frame_hw[1]} x {frame_hw[0]} pixels become tiles of {width} x {height}"
             needed = f"{cut}, and the detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}"
@@ -113,8 +114,11 @@ class TiledDetector:
     def __init__(
         self, checkpoint: LoadedCheckpoint, tiles: Tiles, downsample: int, config: PostprocessConfig | None
     ) -> None:
-        self.tiles, self.downsample, self.config = tiles, downsample, config or PostprocessConfig()
-        detector, stride_us = detector_for_frame(checkpoint, *tiles.tile_hw), checkpoint.windows.stride_us
+        self.tiles = tiles
+        self.downsample = downsample
+        self.config = config or PostprocessConfig()
+        detector = detector_for_frame(checkpoint, *tiles.tile_hw)
+        stride_us = checkpoint.windows.stride_us
         self.streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
         self.is_first = True  # whether the next step is the first of a stream
         self._can_rescale = checkpoint.temporal_config.name != "lstm"
@@ -166,7 +170,8 @@ class TiledDetector:
         *before, last = np.split(strides, range(_STEPS_PER_CALL, len(strides), _STEPS_PER_CALL))
         for steps in before:
             self.detect(np.stack([frame] * len(steps)), steps * stride_us, np.empty(0, np.int64), [])
-        frames, index = np.stack([frame] * len(last)), np.array([len(last) - 1])
+        frames = np.stack([frame] * len(last))
+        index = np.array([len(last) - 1])
         (detections,) = self.detect(frames, last * stride_us, index, [end_us])
         return detections
 
@@ -218,7 +223,8 @@ def _around(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 def _same_object(piece: _Piece, others: list[_Piece]) -> _Piece | None:
     """Return the piece of other tiles that agrees best where the tiles of both overlap; None if no piece agrees."""
-    best, best_iou = None, _SAME_IOU
+    best = None
+    best_iou = _SAME_IOU
     for other in others:
         if piece.class_id != other.class_id or piece.tiles & other.tiles:
             continue
@@ -226,7 +232,8 @@ def _same_object(piece: _Piece, others: list[_Piece]) -> _Piece | None:
         low, high = np.concatenate([start, start]), np.concatenate([end, end])
         iou = float(pairwise_iou(np.clip(piece.xyxy, low, high)[None], np.clip(other.xyxy, low, high)[None])[0, 0])
         if iou >= best_iou and (end > start).all():
-            best, best_iou = other, iou
+            best = other
+            best_iou = iou
     return best
 
 

@@ -44,7 +44,8 @@ class Tracker:
         import supervision
         from trackers import ByteTrackTracker
 
-        self._boxes, self._new_tracker = supervision.Detections, ByteTrackTracker
+        self._boxes = supervision.Detections
+        self._new_tracker = ByteTrackTracker
         self._num_classes = num_classes
         self._settings: dict[str, Any] = {
             # counted from the last box, which is one window before the object is missed
@@ -58,7 +59,8 @@ class Tracker:
 
     def reset(self) -> None:
         """Forget all tracks, because another stream begins."""
-        self._trackers, self._first_us = {}, None
+        self._trackers = {}
+        self._first_us = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return all tracks as plain data and tensors."""

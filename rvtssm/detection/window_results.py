@@ -209,7 +209,8 @@ class Prediction(Sequence[WindowResult]):
 
     def __repr__(self) -> str:
         counts = ", ".join(f"{count} {name}" for name, count in self._counts()) or "no boxes"
-        windows, guess = counted(len(self), "window"), ""
+        windows = counted(len(self), "window")
+        guess = ""
         reduced = f", downsample={self.summary.downsample}" * (self.summary.downsample > 1)
         if self.summary.assumed_sensor:
             height, width = self.summary.sensor_hw

@@ -70,7 +70,8 @@ def export_detector(
     Raises:
         UserError: The format cannot hold the detector or the precision, or its results differ from those of PyTorch.
     """
-    loaded, out = read_weights_file(checkpoint), Path(out)
+    loaded = read_weights_file(checkpoint)
+    out = Path(out)
     if out.suffix == SAFETENSORS:
         write_weights(loaded, out, precision)
     else:

@@ -171,7 +171,8 @@ class ExportedDetector(nn.Module):
         self.products: str | None = description.get("measured", {}).get("precision")  # a precision below float32
         self.head = head_class(meta.model_config)
         self.score = str(meta.scored_as.score)
-        self._run, self._name = run, name
+        self._run = run
+        self._name = name
         self._shapes = [tuple(shape) for shape in description["state"].values()]
         self._prediction_shapes: dict[str, list[int]] = description["predictions"]
 

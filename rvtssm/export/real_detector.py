@@ -53,7 +53,8 @@ class DetectorStep(nn.Module):
         Returns:
             The tensors of the predictions (B, ...), and the next state tensors.
         """
-        num_streams, rest = hist.shape[0], list(state)
+        num_streams = hist.shape[0]
+        rest = list(state)
         for tensor in (step_scale, *state):  # so that the exported graph has one symbol for the batch
             torch._check(tensor.shape[0] == num_streams)
         nested = []

@@ -151,7 +151,8 @@ class EventDetector(LifecycleNode):
 
     def report(self) -> None:
         """Warn about what was lost or missing since the last report, and publish the numbers as diagnostics."""
-        minute, self._tally = self._tally.counts(), Tally(0)
+        minute = self._tally.counts()
+        self._tally = Tally(0)
         numbers = self.source.num_lost + self._num_dropped, self.source.num_received
         lost, received = (now - then for now, then in zip(numbers, self._reported, strict=True))
         self._reported = numbers
@@ -179,7 +180,8 @@ class EventDetector(LifecycleNode):
     def end(self) -> None:
         """Stop subscribing and detecting, and wait for the window that is being computed."""
         self.source.end()
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is None:
             return
         self.destroy_subscription(self._subscription)
@@ -191,7 +193,8 @@ class EventDetector(LifecycleNode):
         """Return why no message arrived, if none did."""
         if received:
             return []
-        topic, kind = self.resolve_topic_name("events"), self._values["type"]
+        topic = self.resolve_topic_name("events")
+        kind = self._values["type"]
         kinds = {publisher.topic_type for publisher in self.get_publishers_info_by_topic(topic)}
         if not kinds:
             return [f"nothing is published on {topic}; start the camera, or remap events"]
@@ -281,8 +284,10 @@ def to_message(result: WindowResult, stamp_us: int, frame_id: str) -> Detection2
     tracks = [0] * len(result) if result.track_id is None else result.track_id.tolist()
     columns = result.names, result.score.tolist(), result.xyxy.tolist(), tracks
     for name, score, (left, top, right, bottom), track in zip(*columns, strict=True):
-        detection, hypothesis = Detection2D(header=message.header), ObjectHypothesisWithPose()
-        hypothesis.hypothesis.class_id, hypothesis.hypothesis.score = name, score
+        detection = Detection2D(header=message.header)
+        hypothesis = ObjectHypothesisWithPose()
+        hypothesis.hypothesis.class_id = name
+        hypothesis.hypothesis.score = score
         detection.id = str(track or "")
         detection.results.append(hypothesis)
         detection.bbox.center.position.x, detection.bbox.center.position.y = (left + right) / 2, (top + bottom) / 2

@@ -42,7 +42,8 @@ class CarriedSteps:
         for frames, scale in self.sequences:
             state = self.step.init_state(1)
             for frame in frames:
-                hist, step_scale = torch.from_numpy(frame[None]), torch.tensor([scale], dtype=torch.float32)
+                hist = torch.from_numpy(frame[None])
+                step_scale = torch.tensor([scale], dtype=torch.float32)
                 named = zip(self.step.state_names, state, strict=True)
                 yield {"hist": hist.numpy(), "step_scale": step_scale.numpy()} | {n: s.numpy() for n, s in named}
                 num_seen += 1
@@ -181,7 +182,8 @@ def _recurrent(graph: Any) -> set[str]:
 
 def _last_products(graph: Any) -> set[str]:
     """Return the names of the products with no other product between them and the predictions, boxes or scores."""
-    names, before = set(), {value.name for value in graph.output if not value.name.startswith("next_")}
+    names = set()
+    before = {value.name for value in graph.output if not value.name.startswith("next_")}
     for node in reversed(graph.node):
         if before.intersection(node.output):
             if node.op_type in _PRODUCTS:

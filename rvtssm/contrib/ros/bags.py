@@ -34,7 +34,8 @@ _METADATA_KEY = b"rosbag2_bagfile_information"
 
 # Slots of the state after the slots of the messages: the log time of the last message (ns), and how many messages with
 # this log time have been read.
-_LOG_NS, _NUM_AT_LOG = DONE + 1, DONE + 2
+_LOG_NS = DONE + 1
+_NUM_AT_LOG = DONE + 2
 
 
 class BagRecording(Recording):
@@ -87,7 +88,8 @@ class BagRecording(Recording):
         return _Bag(self.path).choose(self.topic)
 
     def _decode(self, state: State, buffer: EventBuffer) -> int:
-        bag, num_kept = self._file(), 0
+        bag = self._file()
+        num_kept = 0
         while state[POSITION] < self._num_units and len(buffer.t) - num_kept >= self.smallest_block:
             log_ns, message = bag.message_after(int(state[_LOG_NS]), int(state[_NUM_AT_LOG]))
             self._check(message)
@@ -148,7 +150,8 @@ def _check_size(path: Path) -> None:
         head = file.read(32)
     if not head.startswith(SQLITE_SIGNATURE):
         return
-    page_bytes, num_pages = int.from_bytes(head[16:18], "big"), int.from_bytes(head[28:32], "big")
+    page_bytes = int.from_bytes(head[16:18], "big")
+    num_pages = int.from_bytes(head[28:32], "big")
     announced = (page_bytes if page_bytes > 1 else 1 << 16) * num_pages  # 65536 is written as 1
     if (num_bytes := path.stat().st_size) < announced:
         raise UserError("file.cut", name=path, found=f"it has {num_bytes} of {announced} bytes")
@@ -241,7 +244,8 @@ class _Bag:
                 with said_of(f"{self._path}, message of {self.topic} at {at_ns} ns"):
                     message = read_message(connection.msgtype, bytes(data), is_cdr=self.format == "ros2")
                 self._message = at_ns, message
-            self._place, self._next_place = place, (at_ns, num_at_log + 1 if at_ns == log_ns else 1)
+            self._place = place
+            self._next_place = (at_ns, num_at_log + 1 if at_ns == log_ns else 1)
         return self._message
 
     def close(self) -> None:

@@ -18,7 +18,8 @@ from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError
 
-TOPIC, FRAME_ID = "/detections", "event_camera"
+TOPIC = "/detections"
+FRAME_ID = "event_camera"
 _ARRAY = "vision_msgs/msg/Detection2DArray"
 _DEFINITIONS = {
     "vision_msgs/msg/Point2D": "float64 x\nfloat64 y\n",
@@ -81,7 +82,8 @@ def _message(types: Any, frame: Detections, context: ResultContext) -> Any:
         stamp=types["builtin_interfaces/msg/Time"](frame.t_us // 1_000_000, frame.t_us % 1_000_000 * 1000),
         frame_id=context.frame_id or FRAME_ID,
     )
-    point, quaternion = types["geometry_msgs/msg/Point"](0.0, 0.0, 0.0), types["geometry_msgs/msg/Quaternion"]
+    point = types["geometry_msgs/msg/Point"](0.0, 0.0, 0.0)
+    quaternion = types["geometry_msgs/msg/Quaternion"]
     nowhere = types["geometry_msgs/msg/PoseWithCovariance"](
         types["geometry_msgs/msg/Pose"](point, quaternion(0.0, 0.0, 0.0, 1.0)), np.zeros(36)
     )

@@ -102,7 +102,9 @@ class MessageDecoder:
         if kind not in (*ARRAYS, *PACKETS):
             raise UserError("setting.choice", name="type", found=kind, needed=(*ARRAYS, *PACKETS))
         self._kind = kind
-        self._state, self._gate = first_state(), LiveGate(kind, 1, 1)  # of words, of columns
+        # of words, of columns
+        self._state = first_state()
+        self._gate = LiveGate(kind, 1, 1)
         self._shape: tuple[int, int, str] | None = None  # height, width and encoding of the messages
         self.frame_id = ""  # coordinate frame of the camera, as the last message names it
         self.number: int | None = None  # of the last message, see `EventMessage`
@@ -123,13 +125,17 @@ class MessageDecoder:
                 reason.
         """
         message = read_message(self._kind, data, is_cdr=True)
-        self.frame_id, self.number = message.frame_id, message.number
-        size_hw, shape = (message.height, message.width), (message.height, message.width, message.encoding)
+        self.frame_id = message.frame_id
+        self.number = message.number
+        size_hw = (message.height, message.width)
+        shape = (message.height, message.width, message.encoding)
         if self._shape is None:
-            self._shape, self._gate = shape, LiveGate(self._kind, *size_hw)
+            self._shape = shape
+            self._gate = LiveGate(self._kind, *size_hw)
             self._state = first_state(*message.decoder_state)
         if shape != self._shape:
-            former, self._shape = self._shape, None
+            former = self._shape
+            self._shape = None
             found = f"its height, width and encoding are {shape}, but were {former}"
             raise MessageError("file.ambiguous", found=found, advice="begin a new stream")
         if message.encoding in WORDS:
@@ -154,9 +160,11 @@ class MessageDecoder:
 
     def _of_words(self, message: EventMessage) -> Events:
         """Return the events of a message of words, whose times are only known once they are decoded."""
-        state, before_us = self._state, int(self._state[LATEST_US])
+        state = self._state
+        before_us = int(self._state[LATEST_US])
         state[DONE], state[LATEST_US] = 0, NEVER_US  # so that a jump of the clock shows
-        parts, buffer = [], EventBuffer(_LIVE_EVENTS)
+        parts = []
+        buffer = EventBuffer(_LIVE_EVENTS)
         gate = Gate(Path(self._kind), message.height, message.width)
         while state[DONE] < len(message):
             count = decode_message(message, state, gate, buffer)
@@ -215,7 +223,8 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
         raise MessageError("file.cut", found=found, advice=_AGAIN)
     if encoding in WORDS:
         return EventMessage(height, width, encoding, payload, _NO_COLUMNS, frame_id, stamp_us, None, number)
-    columns, no_words = _mono_columns(payload.view("<u8"), base_ns), np.empty(0, np.uint8)
+    columns = _mono_columns(payload.view("<u8"), base_ns)
+    no_words = np.empty(0, np.uint8)
     return EventMessage(height, width, encoding, no_words, columns, frame_id, stamp_us, base_ns // 1000, number)
 
 
@@ -236,7 +245,8 @@ def decode_message(message: EventMessage, state: State, gate: Gate, buffer: Even
         columns = [column[done : done + len(buffer.t)] for column in message.columns]
         state[DONE] = done + len(columns[0])
         return gate.keep(columns, f"in events {done} to {state[DONE]} of a message", state, buffer)
-    words, position = WORDS[message.encoding], state[POSITION]
+    words = WORDS[message.encoding]
+    position = state[POSITION]
     most = max(_MIN_WORDS, len(buffer.t))
     state[POSITION] = done  # decoders count their words in this slot
     part = message.words[words.unit_bytes * done :][: words.unit_bytes * most]

@@ -32,12 +32,15 @@ class MessageSource(EventSource):
     format = "messages"
 
     def __init__(self, kind: str, most_bytes: int, warn: Callable[[str], object]) -> None:
-        self.name, self._warn = kind, warn
+        self.name = kind
+        self._warn = warn
         self.height = self.width = 0  # of the sensor, pixels; known after `wait_for_camera`
         self.frame_id = ""  # coordinate frame of the camera
         self.num_received = self.num_unusable = 0
         self._num_refused = self._num_skipped = 0  # messages: the queue was full, `seq` skipped them
-        self._waiting, self.num_waiting_bytes, self._most_bytes = deque[bytes](), 0, most_bytes
+        self._waiting = deque[bytes]()
+        self.num_waiting_bytes = 0
+        self._most_bytes = most_bytes
         self._changed = threading.Condition()  # of what waits
         self._decoder = MessageDecoder(kind)
         self._first = deque[Events]()  # the events with which the camera was found

@@ -34,7 +34,8 @@ def serve(config: ServeSettings) -> None:
 
     from rvtssm.contrib.serve.server import build_app
 
-    settings, path = config.serve, weights_path(with_default_weights(config))
+    settings = config.serve
+    path = weights_path(with_default_weights(config))
     if not settings.is_local and settings.token is None:
         settings.token = secrets.token_urlsafe(12)
     recordings = _recordings(config.recording)
@@ -49,13 +50,15 @@ def serve(config: ServeSettings) -> None:
             return read(precision)
 
     checkpoint = weights("float32")
-    names, layer = ", ".join(checkpoint.spec.class_names), checkpoint.temporal_config.name
+    names = ", ".join(checkpoint.spec.class_names)
+    layer = checkpoint.temporal_config.name
     title = f"{checkpoint.model_config.preset} {layer}, trained at {checkpoint.windows.hz:g} Hz: {names}"
     app = build_app(settings, weights, recordings, lambda: bool(connected_cameras()), title, checkpoint.note or "")
     with _listening(settings.host, settings.port) as listening:
         announce("serve", weights=path, recordings=len(recordings), device=checkpoint.detector.device)
         say_note(path, checkpoint)
-        host, port = settings.host, listening.getsockname()[1]
+        host = settings.host
+        port = listening.getsockname()[1]
         query = f"/?token={quote(settings.token, safe='')}" if settings.token else "/"
         say(f"open http://{f'[{host}]' if ':' in host else host}:{port}{query} in a browser; Ctrl-C ends it")
         options = uvicorn.Config(app, log_level="warning", ws_max_size=1 << 16, timeout_graceful_shutdown=2)

@@ -8,7 +8,9 @@ from rvtssm.system.limits import Settings, setting
 from rvtssm.system.user_error import UserError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-MIN_HZ, MAX_HZ = 5, 200  # range of the slider, extended if necessary to the rate that the page starts with
+# range of the slider, extended if necessary to the rate that the page starts with
+MIN_HZ = 5
+MAX_HZ = 200
 
 
 @dataclass

@@ -75,10 +75,15 @@ class _Server:
         title: str,
         note: str,
     ) -> None:
-        self.config, self.weights, self.recordings = config, weights, recordings
-        self.has_camera, self.title, self.note = has_camera, title, note
+        self.config = config
+        self.weights = weights
+        self.recordings = recordings
+        self.has_camera = has_camera
+        self.title = title
+        self.note = note
         self.uploads = Uploads(int(config.max_upload_mb * 1e6))
-        self.camera, self.pages = threading.Lock(), dict[str, Session]()
+        self.camera = threading.Lock()
+        self.pages = dict[str, Session]()
         self.sending: dict[str, asyncio.Task[Opening]] = {}  # by page: uploads that are arriving or being checked
         self.num_arriving = 0  # connections whose session is being created
 
@@ -127,7 +132,8 @@ class _Server:
             await socket.send_text(json.dumps({"kind": "error", "message": message}))
             await socket.close(1013)
             return
-        loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        is_ready = asyncio.Event()
 
         def notify() -> None:
             with contextlib.suppress(RuntimeError):  # the server has stopped
@@ -235,9 +241,11 @@ class _Guard:
     def _reason(self, scope: Any) -> str:
         """Return why a request is refused; empty if it is allowed."""
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
-        host, origin = headers.get("host", ""), headers.get("origin")
+        host = headers.get("host", "")
+        origin = headers.get("origin")
         try:
-            name, site = urlsplit(f"//{host}").hostname, urlsplit(origin or "").netloc
+            name = urlsplit(f"//{host}").hostname
+            site = urlsplit(origin or "").netloc
         except ValueError:  # an IPv6 address without its end
             return "the host or the origin of the request is no address"
         if self.config.is_local and name not in LOOPBACK:

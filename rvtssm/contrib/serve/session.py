@@ -35,7 +35,10 @@ _PICTURE_S = 0.04  # shortest time between pictures
 _LOWEST_SCORE = 0.05  # lowest score of boxes that are sent; the page hides boxes below its own threshold
 _IDLE_S = 0.2
 _END_S = 1.0  # how long the end of a recording is shown before it starts again
-_MOST_COMMANDS, _MOST_MESSAGES, _MOST_RESULTS = 256, 64, 4096  # limits of queues; a page may send too fast or not read
+# limits of queues; a page may send too fast or not read
+_MOST_COMMANDS = 256
+_MOST_MESSAGES = 64
+_MOST_RESULTS = 4096
 SPEEDS = (0.05, 4.0)  # slowest and fastest playback, in seconds of the recording per second
 
 
@@ -68,7 +71,9 @@ class Session:
         config: ServeConfig | None = None,
     ) -> None:
         config = config or ServeConfig()
-        self._weights, self._camera, self._notify = weights, camera, notify
+        self._weights = weights
+        self._camera = camera
+        self._notify = notify
         self._given_downsample = self._downsample = config.downsample
         self._commands: queue.Queue[dict[str, Any] | Opening | None] = queue.Queue(_MOST_COMMANDS)
         self._lock = threading.Lock()  # protects everything that waits to be sent
@@ -77,9 +82,12 @@ class Session:
         self._run: LiveRun | None = None
         self._opening = Opening("")
         self._opened = ExitStack()
-        self.hz, self.window = config.hz or weights("float32").windows.hz, config.window
+        self.hz = config.hz or weights("float32").windows.hz
+        self.window = config.window
         self.rates = min(self.hz, MIN_HZ), max(self.hz, MAX_HZ)
-        self._precision, self._speed, self._is_paused = "float32", 1.0, False
+        self._precision = "float32"
+        self._speed = 1.0
+        self._is_paused = False
         self._ended_s: float | None = None  # when the recording ended; it starts again soon
         self._shown = RecentEvents(1, 1)
         self._boxes: list[list[float]] = []
@@ -158,7 +166,9 @@ class Session:
 
     def _start(self, opening: Opening) -> None:
         self._stop()
-        self._opening, self._downsample, assumed = opening, self._given_downsample, ""
+        self._opening = opening
+        self._downsample = self._given_downsample
+        assumed = ""
         if opening.path is None:
             if not self._camera.acquire(blocking=False):
                 raise UserError("source.in_use", found="another page uses the camera", advice="close it there first")
@@ -200,7 +210,8 @@ class Session:
 
     def _set(self, command: dict[str, Any]) -> None:
         """Change settings during playback. The state of the detector is kept, except when the page jumps in time."""
-        run, replay = self._run, getattr(self._run, "source", None)
+        run = self._run
+        replay = getattr(self._run, "source", None)
         if "hz" in command or "window" in command or "precision" in command:
             self.hz = _number(command.get("hz", self.hz), *self.rates)
             if "window" in command:
@@ -231,13 +242,15 @@ class Session:
         """Continue at a time. Show the events just before it, or after it at the start, in case playback is paused."""
         replay.seek(at_us)
         self._shown.clear()
-        self._boxes, self._ended_s = [], None
+        self._boxes = []
+        self._ended_s = None
         if len(around := replay.between(at_us - SHOWN_US, max(at_us, replay.first_us + SHOWN_US))):
             self._shown.add(around)
 
     def _step(self) -> None:
         assert self._run is not None
-        result, source = self._run.step(), self._run.source
+        result = self._run.step()
+        source = self._run.source
         if result is not None:
             self._note(result)
         now_s = time.monotonic()
@@ -270,7 +283,8 @@ class Session:
 
     def _drawn(self, run: LiveRun, now_us: int) -> bytes:
         """Return a picture for the page: length of the header, header as JSON, and compressed `RecentEvents.pixels`."""
-        source, shown = run.source, self._shown
+        source = run.source
+        shown = self._shown
         pixels = shown.pixels(now_us)
         first_us = source.first_us if isinstance(source, Replay) else 0
         header = {

@@ -57,7 +57,8 @@ class Uploads:
         self.delete(page)
         folder = self.folder / page
         folder.mkdir(mode=0o700)
-        path, num_bytes = folder / f"upload{suffix}", 0
+        path = folder / f"upload{suffix}"
+        num_bytes = 0
         shown = "".join(letter if letter.isprintable() else "?" for letter in name)[:_MOST_NAME] or "the file"
         try:
             with open(path, "wb") as file:
