@@ -66,6 +66,7 @@ def live(config: Config, as_json: bool = False) -> int:
         if config.live.benchmark:
             return _benchmark(config, checkpoint, source, out, as_json)
         with locked(out):
+            # An earlier run in the folder keeps its files.
             number = free_number(out, [*result_file_names(config.live.formats), "live.json"])
             with changing_line("preparing the detector"):
                 session = _Session(config, source, opened, checkpoint, as_json)
@@ -82,6 +83,7 @@ def live(config: Config, as_json: bool = False) -> int:
             summary = session.summary(broke_off)
             is_written = _has_written(out / numbered_name("live.json", number), summary)
             (out / "status.json").unlink(missing_ok=True)
+    # Programs read standard output, so that people read the rest.
     for line in [*summary.lines(), f"in {out}"]:
         (tell if as_json else say)(line)
     if not summary.num_windows and isinstance(source, Replay):
@@ -157,6 +159,7 @@ class _Session:
                 try:
                     result = run.step()
                     now_s = source.clock()
+                    # For programs that watch: a status file. For logs: a line per minute.
                     if now_s - status_s > _STATUS_EVERY_S:
                         status_s = now_s
                         self._write_status(folder)
@@ -167,6 +170,7 @@ class _Session:
                         self._reload()
                     if result is None:
                         continue
+                    # For files and programs that read lines.
                     written = result.above(min_score)
                     for write in files:
                         write(written)

@@ -51,10 +51,12 @@ def choose_downsample(
     until_us = first_us + round(num_windows * windows.stride_us)
     tried = source.between(first_us, until_us)
     best: dict[int, np.ndarray] = {}
+    # From the smallest frames to the largest: the first that shows sure boxes in half of the windows wins.
     for downsample in halved(usual):
         best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce, tiles, filters)
         if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
             return downsample
+    # Otherwise the first with boxes that would be shown.
     for downsample, scores in best.items():
         if np.mean(scores >= SHOWN_SCORE) >= 0.5:
             return downsample

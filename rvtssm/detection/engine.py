@@ -184,6 +184,7 @@ class StreamDetector:
         Use all of them before you go on.
         """
         self.feed(events, until_us)
+        # Results of this push can be drawn until the next one.
         if self._kept is not None:
             self._kept.begin_push()
         if self.skip == "late":
@@ -202,6 +203,7 @@ class StreamDetector:
         """
         until_us = _whole_us("until_us", until_us)
         known_us = self._clock.known_us
+        # An earlier `until_us` may have promised too much: late events get the time that is known.
         if len(packet) and known_us is not None and packet.t[0] < known_us:
             packet, num_late = in_order(packet, known_us)
             self.num_late += num_late
@@ -220,6 +222,7 @@ class StreamDetector:
             if self._kept is not None:
                 self._kept.add(packet)
             self._clock.note(packet)
+        # Silence is known as well: no event before this time is missing.
         if until_us is not None:
             self._clock.advance(until_us)
 
@@ -352,6 +355,7 @@ class StreamDetector:
         self._clock.set_times(stored)
         if self.tracker is not None:
             self.tracker.load_state_dict(stored["tracks"])
+        # Another rate begins at the end of the last window.
         if stored["windows"] != repr(self.windows):
             self._clock.change_windows(self.windows)
 
@@ -441,6 +445,7 @@ class StreamDetector:
         begin = self._clock.done + ahead
         if begin >= stop or self._network.streams.memory_chunk is not None:
             return 0
+        # A frame of zeros needs no events in the window, and of surfaces none before it either.
         if self.windows.warmup_us and (ahead or not self._was_silent):  # surfaces remember earlier events
             return 0
         start_us = int(self._clock.part(begin, begin + 1).bounds_us[0, 0])
@@ -455,6 +460,7 @@ class StreamDetector:
         began_s = time.perf_counter()
         clock = self._clock
         windows = clock.part(clock.done + num_windows - 1, clock.done + num_windows)
+        # The state sees a frame of zeros for the whole gap.
         frame = np.zeros(self._counter.frame_shape, np.uint8)
         clock.done += num_windows
         clock.end_us = int(windows.ends_us[0])
@@ -469,9 +475,11 @@ class StreamDetector:
         clock = self._clock
         if clock.last_us is None or clock.end_us is None:
             return
+        # At a fixed stride, later windows reach back by at most a length from the last end.
         if clock.grid is None and not self._counts_ahead:
             self._counter.forget_before(clock.end_us - (self.windows.length_us or 0))
             return
+        # After the last window of a grid, no event is needed.
         if clock.grid is not None and clock.done >= len(clock.grid):
             self._counter.forget_before(clock.last_us + 1)
             return

@@ -100,6 +100,7 @@ class Camera(LiveSource):
             return []
         arrived_s = float(status.ring.system_time)
         dropped = int(status.ring.dropped_packets)
+        # What was dropped while the detector was prepared does not count.
         if self._num_dropped_before is not None:
             self.num_lost += max(dropped - self._num_dropped_before, 0)
         self._num_dropped_before = dropped
@@ -107,6 +108,7 @@ class Camera(LiveSource):
         if packet.polarity_events is not None:
             arrivals = self._parts(packet.polarity_events, arrived_s)
         until_us = int(status.ring.current_t)
+        # The camera's own time closes windows while nothing happens, unless its clock has jumped.
         if self._known_us is not None and self._known_us < until_us <= self._known_us + LONGEST_SILENCE_US:
             self._known_us = until_us
             if arrivals:
@@ -253,6 +255,7 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     for name, value in given.items():
         kind = kinds[name]
         place = f"{where}: {name}"
+        # A setting may be a group of settings of its own, a name from a list, a mask or a number.
         if options := [option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)]:
             kind = options[0]  # the class inside an optional type
         if dataclasses.is_dataclass(kind):

@@ -122,6 +122,7 @@ class Feed(LiveSource):
             self._waiting.clear()
             self._num_waiting = 0
             self._changed.notify_all()
+        # The thread has ended, and all that it read was taken.
         if not found and self._is_read:
             self._finish()
         return found
@@ -175,6 +176,7 @@ class Feed(LiveSource):
         if not jumps:
             return [packet]
         parts = []
+        # The packet is cut where its clock jumps; only its last part knows what follows.
         for start, stop in pairwise(sorted({0, *jumps, len(packet.events)})):
             parts.append(Arrival(packet.events[start:stop], None, packet.arrived_s, start in jumps))
         return [*parts[:-1], replace(parts[-1], until_us=packet.until_us)]

@@ -83,8 +83,10 @@ class LiveRun:
     def _compute(self) -> WindowResult | None:
         began_s = self.source.clock()
         result = self.detector.newest()
+        # Nothing has closed.
         if result is None:
             return None
+        # The first arrival at or after the end of the window tells when its events were here.
         while self._arrived[0][0] < result.t_us:
             self._arrived.popleft()
         arrived_s = self._arrived[0][1]
@@ -114,6 +116,7 @@ class LiveRun:
         margin_us = max(self.detector.windows.stride_us, _LONGEST_WAY_US)
         until_us = last_us + round(1e6 * (self.source.clock() - arrived_s) - margin_us)
         end_us = self.detector.end_of_last_events_us
+        # Without a heartbeat, only the window that holds the last events is closed.
         if not self._heartbeat:
             if end_us is None or until_us < end_us:
                 return
@@ -134,12 +137,14 @@ class LiveRun:
             num_events += sum(len(arrival.events) for arrival in new)
             if not self.source.backlog or num_events > _MOST_WAITING:
                 return arrived
+            # Events come faster than they can be read.
             if self.source.clock() - began_s > _LONGEST_DRAIN_S:
                 self.source.drop_backlog()
                 return arrived
 
     def _take(self, arrivals: list[Arrival]) -> None:
         """Let the detector count what has arrived, up to the next jump of the clock."""
+        # Events after a jump of the clock wait, because a new stream begins with them.
         jumps = [place for place, arrival in enumerate(arrivals) if arrival.is_restart and place > 0]
         until = jumps[0] if jumps else len(arrivals)
         taken = arrivals[:until]
@@ -155,6 +160,7 @@ class LiveRun:
             self._note_time(arrival)
         untils_us = [arrival.until_us for arrival in taken if arrival.until_us is not None]
         events = join_events([arrival.events for arrival in taken if len(arrival.events)])
+        # What comes after the clock of this computer has closed a window counts in the next one.
         if self._closed_us is not None and len(events) and events.t[0] < self._closed_us:
             self.detector.num_late += int(np.searchsorted(events.t, self._closed_us))
             events = replace(events, t=np.maximum(events.t, self._closed_us))

@@ -96,6 +96,7 @@ class PacketStream(PipeReader):
                 self.broke_off = f"{self.name} announces a packet of {num_events} events; at most {_MOST_EVENTS} fit"
                 break
             stop = start + _PACKET.size + num_events * _EVENT_BYTES
+            # The rest of this packet has not arrived.
             if len(self._bytes) < stop:
                 self._needed = stop - start
                 break
@@ -120,6 +121,7 @@ def _joined(packets: Iterator[_Packet]) -> Iterator[_Packet]:
     for columns, until_us in packets:
         t = columns[0]
         goes_back = last_us is not None and len(t) > 0 and t[0] < last_us - LATE_US
+        # Another clock, perhaps: what waits is one packet, and this is another.
         if goes_back:
             yield from _as_one(waiting)
             yield columns, until_us

@@ -83,6 +83,7 @@ def predict_recording(
     detection = detection or DetectionConfig()
     config = config or PredictConfig()
     opened: AbstractContextManager[OpenedSource]
+    # A source that the caller has opened stays open.
     if isinstance(recording, OpenedSource):
         opened = nullcontext(recording)
     else:
@@ -93,6 +94,7 @@ def predict_recording(
             nullcontext() if interruption is None else ended_by_signals(interruption.end),
             result_set(out, "prediction", _file_names(config.formats)) as staged,
         ):
+            # Compute, count and write window by window, so that memory does not grow with the recording.
             interrupted = ""
             with _opened_outputs(staged, run, detection, config, ground_truth) as write:
                 for result in run.windows(progress):
@@ -103,6 +105,7 @@ def predict_recording(
                         seconds = (result.t_us - run.tally.start_us) / 1e6
                         interrupted = f"interrupted {seconds:.3f} s after the first event"
                         break
+            # Everything is complete, and the summary names it.
             files = (*sorted(path.name for path in staged.iterdir()), "prediction.json")
             summary = run.summary(interrupted, files)
             (staged / "prediction.json").write_text(json.dumps(asdict(summary), indent=2) + "\n")
@@ -186,6 +189,7 @@ def _planned(source: OpenedSource, windows: WindowSettings) -> tuple[Windows | N
     events = source.events
     if events.is_live or events.time_range_us is None:
         return None, None
+    # Pictures of a DSEC sequence need a window at their time.
     if source.images is not None:
         grid = _windows_at(events.time_range_us, source.images.times_us, windows)
         if grid is not None:
@@ -239,6 +243,7 @@ def sensor_detector(
         track_memory_s: How long a lost object keeps its number, in seconds.
         how: Further arguments of `StreamDetector`.
     """
+    # Time windows at the rate of training, then take the rate that leaves room.
     if detection.hz == AUTO:
         at_rate_of_training = replace(detection, hz=None, track=None)
         timed = sensor_detector(checkpoint, sensor_hw, at_rate_of_training, postprocess)
@@ -281,6 +286,7 @@ def _sensor_frames(
         return None
     overlap_us = detector.windows.length_us or 0
     until_us = None
+    # Surfaces have no length, so pictures show the events of the last moments.
     if detector.windows.representation == "surfaces":
         overlap_us = SHOWN_US
     if grid is not None:

@@ -45,6 +45,7 @@ def sustained_hz(seconds: Sequence[float], trained_hz: float) -> float:
     """
     hz = min(MARGIN / float(np.percentile(seconds, 95)), _MOST_TRAINED * trained_hz)
     unit = 1.0
+    # Below 1 Hz, two digits instead of whole numbers.
     if hz < 1:
         unit = 10.0 ** (math.floor(math.log10(hz)) - 1)
     return round(math.floor(hz / unit) * unit, 9)

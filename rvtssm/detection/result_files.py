@@ -163,12 +163,14 @@ class GrowingFile:
             raise error
         try:
             _write_at(self._file, self._end, data + self._tail)
+        # The disk is full: the file ends as it did before.
         except OSError:
             self._file.truncate(self._end)
             with contextlib.suppress(OSError):
                 _write_at(self._file, self._end, self._tail)
             raise
         self._end += len(data)
+        # A thread waits for the disk, so that no window has to.
         if time.monotonic() - self._synced_s > _SYNC_S and not self._syncing.is_alive():
             self._synced_s = time.monotonic()
             self._syncing = threading.Thread(target=self._sync)

@@ -102,6 +102,7 @@ def find_sources(where: str) -> dict[str, str]:
     Raises:
         UserError: The file does not exist, or the folder holds no recording.
     """
+    # A file of the network is copied here first.
     if is_url(where) and not _is_stream(where):
         where = str(local_path(where))
     path = Path(where)
@@ -110,6 +111,7 @@ def find_sources(where: str) -> dict[str, str]:
         raise UserError("file.missing", name=file, found=f"it does not exist{did_you_mean(file)}", advice=advice)
     if _is_stream(where) or not path.is_dir():
         return {_short_name(where): where}
+    # A DSEC sequence and a bag are folders, but one recording each.
     if (path / DSEC_EVENTS).is_file() or index_of(path) is not None:
         return {path.resolve().name: where}
     sequences = sorted(events.parents[2] for events in path.glob(f"*/{DSEC_EVENTS}"))
@@ -210,6 +212,7 @@ def ended_by_signals(end: Callable[[], object]) -> Iterator[None]:
     """Let the first Ctrl-C, SIGTERM or SIGHUP call `end` at any moment. A second one has its usual effect."""
     usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
+    # Only the main thread may handle signals.
     if threading.current_thread() is not threading.main_thread():
         usual = {}
 

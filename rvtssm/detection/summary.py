@@ -211,6 +211,7 @@ class Tally:
         self.num_silent += result.num_silent
         self.num_detections += num_written
         self.highest_score = max(self.highest_score, float(result.score.max(initial=0)))
+        # The first windows compile code, so that they say nothing about speed.
         if self.num_windows > self._num_warmup:
             self._steps_s.append(result.seconds)
             self._done_us += result.step_us

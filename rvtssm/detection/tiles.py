@@ -90,6 +90,7 @@ class Tiles:
         for tile, (boxes, rectangle) in enumerate(zip(of_tiles, rectangles, strict=True)):
             for xyxy, score, class_id in zip(boxes.xyxy, boxes.score, boxes.class_id, strict=True):
                 pieces.append(_Piece(xyxy + np.tile(rectangle[:2], 2), score, class_id, rectangle, {tile}))
+        # Join until nothing changes.
         count = None
         while count != len(pieces):  # an object may lie across several seams
             count = len(pieces)
@@ -202,6 +203,7 @@ class _Piece:
 def _joined(pieces: list[_Piece], frame: np.ndarray, edge_px: float) -> list[_Piece]:
     """Return the pieces after each was joined to the best one before it that shows the same object."""
     objects: list[_Piece] = []
+    # The better piece keeps its score; where it is cut, the other one gives the edges.
     for piece in sorted(pieces, key=lambda piece: -piece.score):
         same = _same_object(piece, objects)
         if same is None:

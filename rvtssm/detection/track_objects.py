@@ -97,6 +97,7 @@ class Tracker:
                 xyxy=detections.xyxy[rows].astype(np.float64), confidence=detections.score[rows], data={"row": rows}
             )
             tracked = self._trackers[class_id].update(boxes, timestamp=seconds)
+            # Numbers count from 0 in each class; all classes together must differ, and 0 means no track.
             if len(tracked):
                 own = tracked.tracker_id  # counted from 0 within the class; -1 without a track
                 track_id[tracked.data["row"]] = np.where(own < 0, 0, 1 + class_id + own * self._num_classes)

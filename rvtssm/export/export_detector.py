@@ -141,6 +141,7 @@ def export_detector(
     """
     kind = check_export(path, precision)
     check_own(checkpoint)
+    # Refuse what a step cannot express, before the work.
     if checkpoint.model_config.memory_chunk is not None:
         steps = checkpoint.model_config.memory_chunk
         raise UserError(
@@ -151,6 +152,7 @@ def export_detector(
     if suppression is not None:
         check_suppression(checkpoint, suppression)
     spec = checkpoint.spec
+    # The step, its description, and an example whose batch stands for any number of streams.
     detector = detector_for_frame(checkpoint, height or spec.frame_height, width or spec.frame_width)
     step = DetectorStep(detector).cpu().float()
     description = _describe(checkpoint, step)
@@ -160,6 +162,7 @@ def export_detector(
     hist = torch.zeros(size, dtype=torch.uint8)
     example = (hist, torch.ones(2), state)
     shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
+    # Translate, lower the precision, add the selection of boxes, convert, describe: in this order, on one file.
     with torch.no_grad(), quiet(), named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
         staged = folder / Path(path).with_suffix(FORMATS["onnx"]).name
         _write_onnx(step, example, shapes, staged, opset)
@@ -194,6 +197,7 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
         meta = CheckpointMeta.from_dict(description["checkpoint"])
         if missing := {"frame_hw", "state", "predictions"} - description.keys():
             raise KeyError(*missing)
+        # A damaged or hostile description must not ask for more memory than there is.
         for shape in (description["frame_hw"], *description["state"].values(), *description["predictions"].values()):
             if not all(isinstance(side, int) and 0 < side < 1 << 31 for side in shape):
                 found = f"it describes tensors of the shape {shape}"

@@ -65,6 +65,7 @@ def largest_difference(
     differences = []
     for i in range(num_steps):
         size = (1, num_streams, reference.in_channels, height, width)
+        # The same real frame for all streams, or counts at random.
         if frames:
             hist = frames[i % len(frames)].expand(size)
         else:

@@ -85,6 +85,7 @@ def quantize(path: Path, steps: CarriedSteps) -> None:
     steps.show("loading NNCF")
     nncf = _without_telemetry()
     model = onnx.load(path)
+    # NNCF rounds every product except those that decide states and boxes directly.
     del model.graph.value_info[:]  # its shapes have named dimensions, which NNCF cannot read
     unchanged = _recurrent(model.graph) | _last_products(model.graph)
     exact = [node.name for node in model.graph.node if node.op_type not in _PRODUCTS or node.name in unchanged]

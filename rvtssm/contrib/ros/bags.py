@@ -191,6 +191,7 @@ class _Bag:
         topics = self.topics()
         if asked is not None and asked not in topics:
             raise UserError("file.content", name=self._path, found=f"it has no events on {asked}", needed=topics)
+        # A bag of two cameras needs a choice.
         if asked is None and len(topics) > 1:
             found = f"it has the event topics {', '.join(topics)}"
             advice = f"name one, as in {self._path}:{topics[0]}"

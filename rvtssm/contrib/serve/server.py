@@ -147,6 +147,7 @@ class _Server:
             session = self.pages[page_id] = Session(self.weights, self.camera, notify, self.config)
         finally:
             self.num_arriving -= 1
+        # One task sends, this one receives, until the page closes.
         sender = asyncio.create_task(_send(socket, session, is_ready))
         try:
             await socket.send_text(json.dumps(self._hello(page_id, session, checkpoint, is_camera_there)))

@@ -169,6 +169,7 @@ class Session:
         self._opening = opening
         self._downsample = self._given_downsample
         assumed = ""
+        # Open the camera, which only one page can use, or a recording.
         if opening.path is None:
             if not self._camera.acquire(blocking=False):
                 raise UserError("source.in_use", found="another page uses the camera", advice="close it there first")
@@ -185,6 +186,7 @@ class Session:
                 assumed = f"{opening.name} does not say the size of its sensor: assuming {size}; Size changes it"
             source = Replay(recording, opening.name)
             self._is_paused = False
+        # Detect on it, and show its events.
         self._shown = RecentEvents(source.height, source.width)
         self._run = LiveRun(source, self._detector(source), self._shown.add)
         self._run.warm_up()
@@ -229,6 +231,7 @@ class Session:
             self._speed = _number(command["speed"], *SPEEDS)
         if "paused" in command:
             self._is_paused = bool(command["paused"])
+        # The rest only concerns recordings, which play at any pace.
         if isinstance(replay, Replay):
             if "speed" in command:
                 replay.set_speed(self._speed)
@@ -259,6 +262,7 @@ class Session:
                 raise UserError("source.broke_off", found=source.broke_off or f"{source.name} ended")
             self._end(self._run, source, now_s)
         now_us = source.now_us if isinstance(source, Replay) else self._run.now_us
+        # A picture is drawn when the last one was taken, at most 25 times a second.
         if self._picture is None and now_s - self._picture_at_s >= _PICTURE_S and now_us is not None:
             self._picture_at_s = now_s
             picture = self._drawn(self._run, now_us)

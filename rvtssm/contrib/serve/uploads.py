@@ -53,6 +53,7 @@ class Uploads:
         Raises:
             UserError: The file is too large, stalls or cannot be read to its end.
         """
+        # The name of the stranger is only shown; the file gets one of ours.
         suffix = next((suffix for suffix in event_suffixes() if name.lower().endswith(suffix)), "")
         self.delete(page)
         folder = self.folder / page
