@@ -351,9 +351,9 @@ def test_a_folder_of_sequences_is_predicted(weights, sequence, tmp_path, capsys)
 @pytest.mark.parametrize(
     ("path", "content", "message"),
     [
-        ("images/timestamps.txt", "1\n2\nthree", "not one time in microseconds per line"),
+        ("images/timestamps.txt", "1\n2\nthree", "one time in microseconds per line"),
         ("images/timestamps.txt", "1\n2", "holds 4 images"),
-        ("images/left/distorted/000001.png", "no picture", "cannot be read as a picture"),
+        ("images/left/distorted/000001.png", "no picture", "it is no picture"),
         ("events/left/events.h5", "", "is empty"),
         ("events/left/events.h5", "\x89HDF", "events.h5"),
     ],
@@ -454,7 +454,7 @@ def test_weights_of_other_classes_than_those_asked_for_are_one_line(weights, tmp
     recording = write_recording(tmp_path, duration_us=100_000)
     arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
     code, _, errors = call(capsys, *arguments, "dataset=onempx")
-    assert code == 2 and "it has pedestrian, two-wheeler, car, but" in errors
+    assert code == 2 and "it knows car, pedestrian; onempx has pedestrian, two-wheeler, car" in errors
     assert "\n" not in errors and not (tmp_path / "out").exists()
 
 

@@ -332,7 +332,7 @@ def sensor_side(value: Any) -> int | None:
     if not value:
         return None
     if not str(value).isdecimal() or not 1 <= int(value) <= 1 << 14:
-        raise UserError("setting.form", name="the side of the sensor", found=value, needed="give a number of pixels")
+        raise UserError("serve.page", found=f"{value} is not a sensor size", advice="give a number of pixels")
     return int(value)
 
 

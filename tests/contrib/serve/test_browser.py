@@ -158,7 +158,7 @@ def test_a_recording_that_cannot_be_opened_leaves_no_black_picture(open_page, re
         page.wait_for_selector("#message:not([hidden])")
     finally:
         hidden.rename(recordings["two_td.dat"])
-    assert page.inner_text("#message").startswith("two_td.dat: it does not exist; ")
+    assert page.inner_text("#message").startswith("two_td.dat does not exist; ")
     assert page.is_visible("#empty") and page.is_hidden("#busy") and page.is_disabled("#play")
     page.select_option("#source", "one_td.dat")
     until(page, "document.getElementById('empty').hidden && document.getElementById('step').textContent !== '–'")

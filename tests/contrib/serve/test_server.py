@@ -189,7 +189,7 @@ def test_a_recording_that_is_gone_is_told_without_its_folder(weights, recordings
     with Page(weights) as page:
         page.play(tmp_path / "gone.dat")
         page.until(lambda page: page.messages)
-        message = "gone.dat: it does not exist; give an event recording"
+        message = "gone.dat does not exist; give an event recording"
         assert page.messages[0] == {"kind": "error", "message": message, "is_playing": False}
         page.play(recordings["one_td.dat"])
         page.until(lambda page: page.pictures)
