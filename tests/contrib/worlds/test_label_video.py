@@ -194,7 +194,7 @@ def test_clips_become_recordings_with_labels(clips, tmp_path, monkeypatch, capsy
     assert command.main(words, None) == 2  # without the file of the teacher
     capsys.readouterr()
     assert command.main([*words, "--seed=3"], teacher) == 2
-    assert "begun with --seed 0, not 3; give that seed" in capsys.readouterr().err
+    assert "made with seed=0 instead of 3" in capsys.readouterr().err
     assert command.main(words, lambda picture: pytest.fail("the teacher was asked again")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
     assert times == [path.stat().st_mtime_ns for path in sorted((out / "train").iterdir())]

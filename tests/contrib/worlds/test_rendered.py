@@ -14,22 +14,12 @@ from user_errors import raises
 
 from rvtssm.contrib.demo.generate_recordings import generate_dataset
 from rvtssm.contrib.worlds.generate import generate
+from rvtssm.contrib.worlds.rendered import raster
 from rvtssm.contrib.worlds.rendered.assets import digest, read_assets
 from rvtssm.contrib.worlds.rendered.glb import grey_picture, read_glb
 from rvtssm.contrib.worlds.rendered.lens import build_lens
 from rvtssm.contrib.worlds.rendered.motion import CameraTrip, halting, line, steady, turned
-from rvtssm.contrib.worlds.rendered.raster import (
-    GLOWING,
-    GROUND,
-    SAMPLES,
-    Eye,
-    Light,
-    find_nearest,
-    mark_shadows,
-    new_buffers,
-    outlines,
-    shade,
-)
+from rvtssm.contrib.worlds.rendered.raster import GLOWING, GROUND, SAMPLES, Eye, Light
 from rvtssm.contrib.worlds.rendered.rendered_world import RENDERED_WORLD, SPEC, rendered_recording
 from rvtssm.contrib.worlds.rendered.scene import MIN_INSIDE, RenderedScene
 from rvtssm.contrib.worlds.rendered.scene_building import build_scene, drawn_kind
@@ -82,14 +72,14 @@ def scene_of(*cars: tuple[float, float], speed: float = 0.0, camera_speed: float
 def test_a_rectangle_is_drawn_where_a_pinhole_camera_sees_it():
     stage = Stage()
     stage.place(quad((-1.0, 0.5, 4.0), (1.5, 0, 1.0), (0, 1.2, 0), (1, 1), stage.material(-1, 0.5)), None, 1)
-    packed, buffers = stage.packed(), new_buffers(HEIGHT, WIDTH, 3)
-    assert find_nearest(packed, eye(), buffers, -1) == 2
+    packed, buffers = stage.packed(), raster.new_buffers(HEIGHT, WIDTH, 3)
+    assert raster.find_nearest(packed, eye(), buffers, -1) == 2
     rows, columns = (np.flatnonzero((buffers.nearest >= 0).any(axis)) / SAMPLES for axis in (1, 0))
     left, right = WIDTH / 2 - FOCAL * 1.0 / 4, WIDTH / 2 + FOCAL * 0.5 / 5
     top, bottom = HEIGHT / 2 - FOCAL * 0.7 / 4, HEIGHT / 2 + FOCAL * 0.5 / 4
     np.testing.assert_allclose((columns[0], columns[-1] + 0.5), (left, right), atol=0.5)
     np.testing.assert_allclose((rows[0], rows[-1] + 0.5), (top, bottom), atol=0.5)
-    np.testing.assert_allclose(outlines(packed, eye(), 2)[1] / SAMPLES, (left, top, right, bottom), atol=1e-3)
+    np.testing.assert_allclose(raster.outlines(packed, eye(), 2)[1] / SAMPLES, (left, top, right, bottom), atol=1e-3)
     middle = buffers.depth[HEIGHT, WIDTH - 20]
     assert middle == pytest.approx(1 / (4 + (4 * (-10 / FOCAL) + 1) / (1.5 - -10 / FOCAL)), rel=0.01)
 
@@ -102,8 +92,8 @@ def test_the_nearer_triangle_hides_the_farther_one_in_any_order():
         ]
         for number in order:
             stage.place(sheets[number], None, number + 1)
-        packed, buffers = stage.packed(), new_buffers(HEIGHT, WIDTH, 5)
-        find_nearest(packed, eye(), buffers, -1)
+        packed, buffers = stage.packed(), raster.new_buffers(HEIGHT, WIDTH, 5)
+        raster.find_nearest(packed, eye(), buffers, -1)
         nearest = buffers.nearest[HEIGHT, WIDTH]
         assert packed.span[buffers.source[nearest, 1], 2] == 1
 
@@ -112,15 +102,15 @@ def test_a_shadow_falls_on_the_ground_away_from_the_sun_and_makes_it_darker():
     stage = Stage()
     stage.place(quad((-20, 0, 0), (40, 0, 0), (0, 0, 40), (1, 1), stage.material(-1, 0.5, 0, GROUND)))
     stage.place(block((-0.5, 0, 6), (0.5, 1.0, 7), stage.material(-1, 0.5), 1.0), None, 1, casts_shadow=True)
-    packed, buffers = stage.packed(), new_buffers(HEIGHT, WIDTH, 20)
+    packed, buffers = stage.packed(), raster.new_buffers(HEIGHT, WIDTH, 20)
     images = []
     for with_shadow in (False, True):
-        find_nearest(packed, eye(), buffers, -1)
+        raster.find_nearest(packed, eye(), buffers, -1)
         buffers.shadow[:] = 0
         if with_shadow:
-            mark_shadows(packed, eye(), SUN, buffers)
+            raster.mark_shadows(packed, eye(), SUN, buffers)
         images.append(np.zeros((HEIGHT, WIDTH), np.float32))
-        shade(images[-1], packed, eye(), LIGHT, buffers)
+        raster.shade(images[-1], packed, eye(), LIGHT, buffers)
     darker = np.argwhere(images[1] < images[0] - 1e-4)
     assert len(darker) > 5
     assert darker[:, 1].max() < WIDTH / 2 + 6  # the sun is at the right
@@ -131,7 +121,7 @@ def test_a_box_is_the_exact_extent_also_of_what_another_object_hides():
     scene = scene_of((0.0, 10.0), (4.0, 14.0), speed=1.0)
     list(scene.frames([100_000, 200_000], 3, 8))
     at = scene.boxes[scene.boxes["t"] == 200_000]
-    whole = outlines(scene.packed, scene.eye(0.2), 3) / SAMPLES
+    whole = raster.outlines(scene.packed, scene.eye(0.2), 3) / SAMPLES
     assert len(at) == 2
     for box in at:
         left, top, right, bottom = whole[box["track_id"]]

@@ -48,7 +48,7 @@ from rvtssm.contrib.worlds.rules import SPEC
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.drawing.image_files import write_png
 from rvtssm.events.labels import Boxes, read_boxes
-from rvtssm.system.files import atomic_file
+from rvtssm.system.output_folder import claim
 from rvtssm.system.user_error import UserError
 
 VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".ogv")
@@ -129,18 +129,6 @@ def record_clip(
             yield name, (end - first) / source.fps, boxes
 
 
-def check_seed(out: Path, seed: int) -> None:
-    """Raise UserError if an earlier call wrote to `out` with another seed: its events and our boxes would not fit."""
-    path = out / "teacher" / "seed.txt"
-    if path.exists() and (earlier := path.read_text().strip()) != str(seed):
-        raise UserError(
-            "run.other_settings", name=out, found=f"begun with --seed {earlier}, not {seed}",
-            advice="give that seed, or another --out",
-        )  # fmt: skip
-    with atomic_file(path) as staged:
-        staged.write_text(f"{seed}\n")
-
-
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("clips", type=Path, help="a folder of videos and of folders of pictures")
@@ -165,7 +153,7 @@ def main(argv: Sequence[str] | None = None, teacher: Teacher | None = None) -> i
         teacher_name = str(options.teacher.stat().st_size) if options.teacher.is_file() else ""
         teacher = teacher or open_yolox(options.teacher)
         number, videos = 0, clips(options.clips)
-        check_seed(options.out, options.seed)
+        claim(options.out / "label_video.json", {"seed": options.seed}, has_files=False)
         for clip in videos:
             for name, length, boxes in record_clip(clip, teacher, teacher_name, options):
                 is_sure = boxes["pseudo_score"] > 0

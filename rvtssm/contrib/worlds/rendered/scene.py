@@ -21,22 +21,10 @@ import cv2
 import numpy as np
 
 from rvtssm.contrib.worlds import rules
+from rvtssm.contrib.worlds.rendered import raster
 from rvtssm.contrib.worlds.rendered.lens import Lens, build_lens
 from rvtssm.contrib.worlds.rendered.motion import CameraTrip
-from rvtssm.contrib.worlds.rendered.raster import (
-    SAMPLES,
-    Buffers,
-    Eye,
-    Light,
-    Packed,
-    count_samples,
-    covered_part,
-    find_nearest,
-    mark_shadows,
-    new_buffers,
-    outlines,
-    shade,
-)
+from rvtssm.contrib.worlds.rendered.raster import SAMPLES, Buffers, Eye, Light, Packed
 from rvtssm.contrib.worlds.rendered.traffic import Actor
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 
@@ -93,8 +81,8 @@ class RenderedScene:
             min_side_px: Smallest side of a box in pixels.
             min_diagonal_px: Smallest diagonal of a box in pixels.
         """
-        buffers = new_buffers(self.height, self.width, self._num_triangles())
-        alone = new_buffers(self.height, self.width, self._num_triangles())
+        buffers = raster.new_buffers(self.height, self.width, self._num_triangles())
+        alone = raster.new_buffers(self.height, self.width, self._num_triangles())
         sun = self.light.sun if self.light.sun_strength else _ZENITH
         still_since = np.full(len(self.actors) + 1, -1)  # -1: never moved
         waiting = list(label_times_us)
@@ -112,12 +100,12 @@ class RenderedScene:
                 still_since[1:][has_moved | self.camera.is_moving] = t_us
             # Draw.
             image = np.empty((self.height, self.width), np.float32)
-            find_nearest(self.packed, eye, buffers, -1)
-            mark_shadows(self.packed, eye, sun, buffers)
-            shade(image, self.packed, eye, self.light, buffers)
+            raster.find_nearest(self.packed, eye, buffers, -1)
+            raster.mark_shadows(self.packed, eye, sun, buffers)
+            raster.shade(image, self.packed, eye, self.light, buffers)
             if waiting and t_us == waiting[0]:
                 waiting.pop(0)
-                seen = count_samples(self.packed, buffers, len(self.actors) + 1)
+                seen = raster.count_samples(self.packed, buffers, len(self.actors) + 1)
                 for row in self._boxes(eye, seen, alone, still_since, t_us):
                     if min(row[3:5]) >= min_side_px and math.hypot(*row[3:5]) >= min_diagonal_px:
                         self.rows.append(row)
@@ -164,7 +152,7 @@ class RenderedScene:
     def _boxes(self, eye: Eye, seen: np.ndarray, alone: Buffers, still_since: np.ndarray, t_us: int
                ) -> Iterator[tuple[float, ...]]:  # fmt: skip
         """Yield t, x, y, w, h, class, track, confidence and the time since a motion of every object that is seen."""
-        whole = outlines(self.packed, eye, len(self.actors) + 1) / SAMPLES
+        whole = raster.outlines(self.packed, eye, len(self.actors) + 1) / SAMPLES
         for actor in self.actors:
             number = actor.number
             if not seen[number] or still_since[number] < 0:
@@ -172,8 +160,8 @@ class RenderedScene:
             box = whole[number]
             left, top, right, bottom = np.clip(box, 0, (self.width, self.height, self.width, self.height))
             inside = (right - left) * (bottom - top) / ((box[2] - box[0]) * (box[3] - box[1]))
-            find_nearest(self.packed, eye, alone, number)
-            drawn, *part = covered_part(alone)
+            raster.find_nearest(self.packed, eye, alone, number)
+            drawn, *part = raster.covered_part(alone)
             if self.distortion:
                 left, top, right, bottom, share = self._lens.part(alone.nearest >= 0)
                 inside *= share
