@@ -130,7 +130,8 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
 
 
 def _generated(path: Path) -> dict[str, Any]:
-    fault, advice = " is not a file that `rvtssm generate` writes", "name dataset, dataset.height and dataset.width"
+    fault = " is not a file that `rvtssm generate` writes"
+    advice = "name dataset, dataset.height and dataset.width"
     with file_errors(path, fault, advice, CONTENT_ERRORS):
         settings = json.loads(path.read_text("utf-8"))
         size = {key: int(settings[key]) for key in ("height", "width")}

@@ -147,9 +147,11 @@ class Collate:
             is_pad[: len(chunk.frames), stream] = False
         frames: list[Any] = [chunk.frames for chunk in chunks]  # all are read, or all are still to be counted
         if isinstance(frames[0], PackedEvents):
-            hist, events = torch.empty(0, dtype=torch.uint8), stack_events(frames, num_steps)
+            hist = torch.empty(0, dtype=torch.uint8)
+            events = stack_events(frames, num_steps)
         else:
-            hist, events = stack_frames(frames, num_steps), None
+            hist = stack_frames(frames, num_steps)
+            events = None
         is_first = torch.tensor([chunk.request.is_first for chunk in chunks])
         slot = torch.tensor([chunk.request.slot for chunk in chunks])
         recording = torch.tensor([chunk.request.recording for chunk in chunks])

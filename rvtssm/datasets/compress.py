@@ -80,14 +80,16 @@ def _most_tokens(num_bytes: int) -> int:
 @jit
 def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
     """Write the tokens of `cells` (N,), return their number. Bit i of `occupied` (ceil(N / 64),) is cells[i] != 0."""
-    count, last = np.int64(0), np.int64(-1)
+    count = np.int64(0)
+    last = np.int64(-1)
     for word in range(len(occupied)):
         bits = occupied[word]
         while bits != 0:
             lowest = bits & (~bits + np.uint64(1))
             bits &= bits - np.uint64(1)
             cell = 64 * word + np.int64(bit_of[(lowest * np.uint64(_DE_BRUIJN)) >> np.uint64(58)])
-            value, zeros = np.int64(cells[cell]), cell - last - 1
+            value = np.int64(cells[cell])
+            zeros = cell - last - 1
             last = cell
             tokens[count] = (zeros if zeros < 15 else 15) << 4 | (value - 1 if value < 16 else 15)
             # The next byte is always written, because a branch would often be mispredicted.
@@ -107,11 +109,14 @@ def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
 @jit
 def _from_tokens(tokens, cells):  # type: ignore[no-untyped-def]
     """Write the values to `cells`, which is all zeros. Return False if the tokens end too early or reach too far."""
-    at, cell, end = np.int64(0), np.int64(-1), len(tokens)
+    at = np.int64(0)
+    cell = np.int64(-1)
+    end = len(tokens)
     while at < end:
         token = np.int64(tokens[at])
         at += 1
-        zeros, value = token >> 4, (token & 15) + 1
+        zeros = token >> 4
+        value = (token & 15) + 1
         if zeros == 15:
             rest = np.int64(255)
             while rest == 255:

@@ -372,7 +372,8 @@ def copy_descriptions(raw_dir: Path | str, folder: Path | str, spec: DatasetSpec
     """
     names = [FILE, GENERATED_FILE] if spec.name == SPEC.name else [GENERATED_FILE]
     for name in names:
-        source, target = local_path(raw_dir, name) / name, Path(folder) / name
+        source = local_path(raw_dir, name) / name
+        target = Path(folder) / name
         if not source.is_file():
             continue
         content = source.read_bytes()

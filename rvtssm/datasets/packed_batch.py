@@ -93,9 +93,11 @@ def count_frames(packed: PackedEvents, device: torch.device | str = "cpu", pin_m
         frames = torch.empty_like(frames, pin_memory=True)
     flat = frames.view(-1, *packed.shape[-3:]).numpy()
     flat[np.setdiff1d(np.arange(len(flat)), packed.places)] = 0
-    bounds_us, num_slices = np.asarray(packed.bounds_us), 0
+    bounds_us = np.asarray(packed.bounds_us)
+    num_slices = 0
     if len(bounds_us) > 1:
-        length_us, stride_us = np.median(bounds_us[:, 1] - bounds_us[:, 0]), np.median(np.diff(bounds_us[:, 1]))
+        length_us = np.median(bounds_us[:, 1] - bounds_us[:, 0])
+        stride_us = np.median(np.diff(bounds_us[:, 1]))
         num_slices = num_shared_slices(int(length_us), int(stride_us), packed.settings)
     fill_frames(packed, flat, SliceRing(num_slices, packed.shape[-2] * packed.shape[-1]))
     return frames
@@ -112,7 +114,8 @@ def scatter_frames(packed: PackedEvents, device: torch.device) -> Tensor:
         (L, B, C, H, W).
     """
     num_steps, num_streams, num_channels, height, width = packed.shape
-    num_pixels, num_bins = height * width, packed.settings.num_bins
+    num_pixels = height * width
+    num_bins = packed.settings.num_bins
     frames = torch.empty(packed.shape, dtype=torch.uint8, device=device)
     cells, ranges, places = (torch.as_tensor(part) for part in (packed.cells, packed.ranges, packed.places))
     cells = on_device(cells, device)

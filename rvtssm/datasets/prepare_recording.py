@@ -52,7 +52,8 @@ class Recipe:
     @property
     def meta(self) -> Meta:
         """The metadata that a prepared file stores about its recipe."""
-        spec, settings = self.spec, self.settings
+        spec = self.spec
+        settings = self.settings
         return {
             "dataset": spec.name,
             "convention": settings.convention,
@@ -114,7 +115,8 @@ def prepare_recording(
     plan = plan_recording(recording, recipe)
     if isinstance(plan, Outcome):
         return plan
-    sequence, blocks = plan.sequence, EventBlocks(plan.sequence.recording)
+    sequence = plan.sequence
+    blocks = EventBlocks(plan.sequence.recording)
     with (
         noted() as event_notes,
         closing(sequence.recording),
@@ -144,7 +146,9 @@ def plan_recording(
     Raises:
         UserError: The recording is unusable.
     """
-    spec, boxes, entries = recipe.spec, None, Counter[str]()
+    spec = recipe.spec
+    boxes = None
+    entries = Counter[str]()
     if recipe.is_labelled:
         boxes, entries = labels or recording.read_labels(spec)
         boxes = boxes if recipe.is_train else annotated(boxes)
@@ -171,7 +175,8 @@ def count_section(section: SequencePlan) -> list[bytes]:
 
 
 def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[list[bytes]]:
-    counter, compressor = sequence.counter(), FrameCompressor(math.prod(sequence.frame_shape))
+    counter = sequence.counter()
+    compressor = FrameCompressor(math.prod(sequence.frame_shape))
     for _, frames in count_as_they_close(blocks, sequence.windows, counter, _FRAMES_AT_ONCE):
         yield [compressor.compress(frame) for frame in frames]
 
@@ -215,14 +220,16 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
     Raises:
         UserError: It was made with another recipe, or the recording is shorter now.
     """
-    meta, asked = sequence.meta, recipe.meta
+    meta = sequence.meta
+    asked = recipe.meta
     if recipe.spec.downsample == 1:
         asked["reduce"] = meta.get("reduce")  # both give the same frames
     if differences := differing(meta, asked, ", now "):
         advice = "use the same settings, overwrite=true or another folder"
         found = f"was made with {'; '.join(differences)}"
         raise UserError("prepared.other", name=sequence.path, found=found, advice=advice)
-    before, now = meta["source"], _source(recording, recipe)
+    before = meta["source"]
+    now = _source(recording, recipe)
     if before == now:
         return True
     if now["num_bytes"] < before["num_bytes"]:

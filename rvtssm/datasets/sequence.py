@@ -45,7 +45,8 @@ class FrameSequence:
     @property
     def nothing(self) -> npt.NDArray[np.int64]:
         """The steps that are known to have no box, ascending."""
-        ends_us, empty_us = self.windows.ends_us, self.labels.empty_us
+        ends_us = self.windows.ends_us
+        empty_us = self.labels.empty_us
         steps = np.searchsorted(ends_us, empty_us[empty_us <= ends_us[-1]] if len(ends_us) else empty_us[:0])
         return np.setdiff1d(steps, self.labels.window_index)
 
@@ -89,7 +90,8 @@ class FrameSequence:
 
     def check_settings(self, asked_settings: WindowSettings, downsample: int) -> None:
         """Raise UserError if the frames were counted with other settings than `asked_settings`."""
-        own, asked = asdict(self.settings), asdict(asked_settings)
+        own = asdict(self.settings)
+        asked = asdict(asked_settings)
         if downsample == 1:
             asked["reduce"] = own["reduce"]
         if math.isclose(own["stride_us"], asked["stride_us"], rel_tol=1e-3):  # 1e6 / 30 us is stored in whole ones
@@ -112,7 +114,8 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     """
     path = Path(path)
     stored = open_sequence(path, spec)
-    meta, labels = stored.meta, stored.labels
+    meta = stored.meta
+    labels = stored.labels
     if meta.get("dataset") not in (spec.name, *spec.disk_names):
         found = f"it was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}"
         raise UserError("prepared.other", name=path, found=found)
@@ -129,7 +132,8 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
         found = "it holds boxes that are not finite"
         raise UserError("prepared.damaged", name=path, found=found, advice="prepare it again")
     settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
-    labels, shape = to_frame_labels(labels, spec), (settings.num_channels, spec.frame_height, spec.frame_width)
+    labels = to_frame_labels(labels, spec)
+    shape = (settings.num_channels, spec.frame_height, spec.frame_width)
     return FrameSequence(stored.name, stored.windows, labels, shape, settings, stored)
 
 
@@ -152,7 +156,8 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
     """
     paths = find_sequences(prepared_dir, split)
     if not paths:
-        found, advice = "it holds no prepared recording", "run `rvtssm preprocess`"
+        found = "it holds no prepared recording"
+        advice = "run `rvtssm preprocess`"
         raise UserError("file.missing", name=f"{prepared_dir}/{split}", found=found, advice=advice)
     return [open_prepared(path, spec) for path in paths]
 

@@ -135,7 +135,8 @@ class StoredSequence:
         """Yield the open file. Errors name it."""
         if self._file is None or self._file_owner != os.getpid():  # a handle must not be shared across a fork
             with reading(self.path, advice=_AGAIN):
-                self._file, self._file_owner = open_hdf5(self.path), os.getpid()
+                self._file = open_hdf5(self.path)
+                self._file_owner = os.getpid()
         with file_errors(self.path, advice=_AGAIN, errors=CONTENT_ERRORS):
             yield self._file
 
@@ -254,8 +255,10 @@ def rvt_frames_name(spec: DatasetSpec) -> str:
 
 def _decompressed(stored: h5py.Dataset, offsets: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
     # A text would be a sequence of numbers as well.
-    shape, dtype = tuple(map(int, np.atleast_1d(stored.attrs["shape"]))), np.dtype(stored.attrs["dtype"].decode())
-    num_frames, num_bytes = len(offsets) - 1, int(offsets[-1] - offsets[0])
+    shape = tuple(map(int, np.atleast_1d(stored.attrs["shape"])))
+    dtype = np.dtype(stored.attrs["dtype"].decode())
+    num_frames = len(offsets) - 1
+    num_bytes = int(offsets[-1] - offsets[0])
     if num_bytes > stored.id.get_storage_size():
         raise UserError("prepared.damaged", found=f"it claims {num_bytes} bytes of frames but stores fewer")
     check_memory(num_frames * math.prod(shape) * dtype.itemsize, f"{num_frames} frames of {shape}")
@@ -322,9 +325,11 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int]]:
             raise UserError("prepared.damaged", name=path, found=found, advice=_AGAIN)
     try:
         meta: Meta = json.loads(file.attrs["meta"].decode())
-        version, digest = meta["format_version"], meta.pop("digest")
+        version = meta["format_version"]
+        digest = meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
-        found, advice = "was not written by `rvtssm preprocess`", "delete it or choose another folder"
+        found = "was not written by `rvtssm preprocess`"
+        advice = "delete it or choose another folder"
         raise UserError("file.kind", name=path, found=found, advice=advice) from None
     if version != FORMAT_VERSION:
         found = f"has format version {version}, but this program reads {FORMAT_VERSION}"

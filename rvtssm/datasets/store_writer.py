@@ -88,7 +88,8 @@ class SequenceWriter:
     def __init__(self, stored: h5py.Dataset, disk: UnfailingFile) -> None:
         self.meta: Meta = {}
         self.crc = 0
-        self._stored, self._disk = stored, disk
+        self._stored = stored
+        self._disk = disk
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._lengths: list[int] = []
@@ -110,7 +111,8 @@ class SequenceWriter:
         with self._disk.errors_at_end():
             self._stored.resize(size + len(data), axis=0)
             self._stored[size:] = data
-        self._waiting, self._waiting_bytes = [], 0
+        self._waiting = []
+        self._waiting_bytes = 0
 
     @property
     def num_frames(self) -> int:

@@ -79,7 +79,8 @@ class RawRecording:
         """
         if self.labels is None:
             return np.empty(0, BOX_DTYPE), Counter()
-        offset, end_us = self._offset(spec), None
+        offset = self._offset(spec)
+        end_us = None
         if self.labels.need_end(spec) or not isinstance(offset, int):
             with contextlib.closing(open_with(self.events_path, spec.read_options)) as recording:
                 first_us, last_us = recording.time_range_us
@@ -95,7 +96,8 @@ class RawRecording:
         if not isinstance(spec.label_offset_us, Mapping):
             return spec.label_offset_us
         if self.name not in spec.label_offset_us:
-            name, advice = f"label_offset_us of {self.name}", "add it to the table; 0 moves nothing"
+            name = f"label_offset_us of {self.name}"
+            advice = "add it to the table; 0 moves nothing"
             raise UserError("setting.missing", name=name, advice=advice)
         return spec.label_offset_us[self.name]
 
@@ -150,7 +152,8 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
 
 def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, Path]:
     """Return the event file of each recording by name."""
-    root, events = raw_dir / (spec.events_dir or ""), dict[str, Path]()
+    root = raw_dir / (spec.events_dir or "")
+    events = dict[str, Path]()
     _check_folders(raw_dir, root, split, spec)
     unused: list[tuple[Path, Path]] = []  # the event file that is used, and another of the same name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
@@ -192,7 +195,8 @@ def find_event_files(folder: Path | str) -> list[Path]:
     """Return the files in a folder that have the suffix of a recording, sorted by name."""
     paths = []
     for path in sorted(Path(folder).iterdir()):
-        is_hidden, is_label = path.name.startswith("."), path.name.endswith("_bbox.npy")
+        is_hidden = path.name.startswith(".")
+        is_label = path.name.endswith("_bbox.npy")
         if path.name.endswith(event_suffixes()) and path.is_file() and not is_hidden and not is_label:
             check_name(path.name)
             paths.append(path)
@@ -292,7 +296,8 @@ def _find_labels(raw_dir: Path, split: str, spec: DatasetSpec, events: Mapping[s
     Raises:
         UserError: The name of a file does not have the form of `label_names`, or a recording has labels of two kinds.
     """
-    root, found = raw_dir / (spec.boxes_dir or ""), dict[str, LabelFiles]()
+    root = raw_dir / (spec.boxes_dir or "")
+    found = dict[str, LabelFiles]()
     shared = [root / path for path in _shared_paths(split, spec, _folders(split, spec))]
     if path := next(filter(Path.is_file, shared), None):
         sharing = tuple(sorted(_all_names(raw_dir, spec)))

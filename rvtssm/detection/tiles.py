@@ -50,8 +50,8 @@ class Tiles:
             UserError: The text does not give two numbers, or the tiles would be too small.
         """
         num_across, num_down = parse_tiles(text)
-        (height, rows) = _cut(frame_hw[0], num_down)
-        (width, columns) = _cut(frame_hw[1], num_across)
+        height, rows = _cut(frame_hw[0], num_down)
+        width, columns = _cut(frame_hw[1], num_across)
         if len(rows) * len(columns) > 1 and min(height, width) < SMALLEST_SIDE:
             cut = f"frames of {frame_hw[1]} x {frame_hw[0]} pixels become tiles of {width} x {height}"
             needed = f"{cut}, and the detector needs {SMALLEST_SIDE} x {SMALLEST_SIDE}"

@@ -61,7 +61,8 @@ class Breakdown:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dump. None means that there was no ground truth."""
-        groups, worst = {}, []
+        groups = {}
+        worst = []
         for group in self.groups:
             parts = {}
             for part, ap in group.ap.items():
@@ -103,7 +104,8 @@ def break_down(
         matched = match_detections(recordings, spec)
     confusion, frames, highest_score = _errors(recordings, spec)
     groups = [_by_size(recordings, average_precisions(matched, spec), spec)]
-    still_s, speed = {}, {}
+    still_s = {}
+    speed = {}
     for name, labels, _ in recordings:
         still_s[name] = np.where(labels.still_us < 0, np.nan, labels.still_us / 1e6)
         speed[name] = (speeds or {}).get(name, np.full(len(labels), np.nan))
@@ -126,7 +128,9 @@ def break_down(
 
 def _errors(recordings: Sequence[ScoredRecording], spec: DatasetSpec) -> tuple[np.ndarray, list[WorstFrame], float]:
     """Return the confusions of all frames, the frames with errors, and the highest score of all detections."""
-    confusion, frames, highest_score = np.zeros((spec.num_classes + 1,) * 2, np.int64), [], 0.0
+    confusion = np.zeros((spec.num_classes + 1,) * 2, np.int64)
+    frames = []
+    highest_score = 0.0
     for name, labels, detections in recordings:
         scored = scored_labels(labels, spec)
         for frame in detections:
@@ -152,7 +156,8 @@ def confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
     chosen = np.flatnonzero(frame.score >= SHOWN_SCORE)
     chosen = chosen[np.argsort(-frame.score[chosen], kind="stable")]
     iou = pairwise_iou(frame.xyxy[chosen], ltwh_to_xyxy(truth.boxes_ltwh))
-    is_free, pairs = np.ones(len(truth), bool), []
+    is_free = np.ones(len(truth), bool)
+    pairs = []
     for row, detection in zip(iou, chosen, strict=True):
         class_id = int(frame.class_id[detection])
         overlap = np.where(is_free & (row >= MIN_IOU), row, 0)
@@ -200,9 +205,12 @@ def _group(
     spec: DatasetSpec,
 ) -> Group:
     """Return the AP of the objects whose value lies in [low, high) of each part."""
-    counts, ap = {}, {}
+    counts = {}
+    ap = {}
     for part, (low, high) in parts.items():
-        is_in_part, counts[part], ap[part] = {}, 0, math.nan
+        is_in_part = {}
+        counts[part] = 0
+        ap[part] = math.nan
         for recording in recordings:
             value = values[recording.name]
             is_in_part[recording.name] = (value >= low) & (value < high)

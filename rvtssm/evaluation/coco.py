@@ -142,7 +142,10 @@ def _precisions(matches: Sequence[RecordingMatches], num_classes: int, weights: 
     recording = np.repeat(np.arange(len(matches)), [len(match.score) for match in matches])
     num_truths = np.stack([match.num_truths for match in matches])  # (R, S, K)
     num_sizes = num_truths.shape[1]
-    score, class_id, is_hit, is_counted = joined("score"), joined("class_id"), joined("is_hit"), ~joined("is_ignored")
+    score = joined("score")
+    class_id = joined("class_id")
+    is_hit = joined("is_hit")
+    is_counted = ~joined("is_ignored")
     best_first = []
     for k in range(num_classes):
         of_class = np.flatnonzero(class_id == k)
@@ -153,7 +156,8 @@ def _precisions(matches: Sequence[RecordingMatches], num_classes: int, weights: 
         some = weights[first : first + at_once]
         precision = np.full((len(some), len(OVERLAPS), len(RECALLS), num_classes, num_sizes), np.nan)
         for k, size in np.ndindex(num_classes, num_sizes):
-            order, totals = best_first[k], some @ num_truths[:, size, k]
+            order = best_first[k]
+            totals = some @ num_truths[:, size, k]
             if not num_truths[:, size, k].any():
                 continue
             curves = _curves(is_hit[size][:, order], is_counted[size][:, order], some, recording[order], totals)
@@ -240,7 +244,8 @@ class Resampled:
         Returns:
             None if the two cannot be compared.
         """
-        ours, theirs = self.replicates[name], other.replicates[name]
+        ours = self.replicates[name]
+        theirs = other.replicates[name]
         if self.recordings != other.recordings or len(ours) != len(theirs) or not self.has_intervals:
             return None
         if self.num_objects and other.num_objects and self.num_objects != other.num_objects:
@@ -268,7 +273,8 @@ def resample(matches: Sequence[RecordingMatches], spec: DatasetSpec, num_replica
         num_replicates: Number of replicates, may be 0.
         seed: Seed of the draws.
     """
-    names, metrics = tuple(match.name for match in matches), average_precisions(matches, spec)
+    names = tuple(match.name for match in matches)
+    metrics = average_precisions(matches, spec)
     num_objects = tuple(int(match.num_truths[0].sum()) for match in matches)
     if len(matches) < 2 or not num_replicates:
         return Resampled(names, metrics, dict.fromkeys(metrics, np.zeros(0)), num_objects)

@@ -44,7 +44,8 @@ def conditions(run: DetectorRun, rates: Sequence[PlannedRate], scored: ScoredRat
         rates: The rates.
         scored: One of the rates, whose labels are those of all.
     """
-    checkpoint, options = run.checkpoint, run.options
+    checkpoint = run.checkpoint
+    options = run.options
     kinds = dict.fromkeys(kind for rate in rates for kind in rate.windows)
     lines = {
         "weights": f"{run.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
@@ -95,7 +96,8 @@ def _scored(spec: DatasetSpec, scored: ScoredRate) -> str:
 
 def _data(run: DetectorRun) -> str:
     """Describe which files were read, and how if that is unusual."""
-    dataset, spec = run.data.config, run.data.spec
+    dataset = run.data.config
+    spec = run.data.spec
     parts = [str(dataset.raw_dir if run.source == "raw" else dataset.prepared_dir)]
     if spec.repair:
         parts.append("faulty recordings repaired")
@@ -108,7 +110,8 @@ def _data(run: DetectorRun) -> str:
 
 def _frames(checkpoint: LoadedCheckpoint) -> str:
     """Describe how events become frames and how the frames fit the detector."""
-    spec, windows = checkpoint.spec, checkpoint.windows
+    spec = checkpoint.spec
+    windows = checkpoint.windows
     parts = [f"{spec.frame_width} x {spec.frame_height} pixels"]
     if spec.downsample > 1:
         parts.append(f"downsample={spec.downsample} by {windows.reduce}")
@@ -195,7 +198,8 @@ def worst_pictures(breakdown: Breakdown, scored: ScoredRate, spec: DatasetSpec) 
     pictures = []
     for worst in breakdown.worst:
         place = number[worst.recording]
-        recording, sequence = scored.recordings[place], scored.sequences[place]
+        recording = scored.recordings[place]
+        sequence = scored.sequences[place]
         labels = recording.labels[recording.labels.t_us == worst.t_us]
         (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
         times_us, steps = scored.label_steps[place]

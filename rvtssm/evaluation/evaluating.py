@@ -337,7 +337,8 @@ def data_digest(sequences: Sequence[FrameSequence]) -> str:
     digest = hashlib.sha256()
     for sequence in sequences:
         digest.update(f"\n{sequence.name} {sequence.frame_shape}".encode())
-        path, labels = sequence.source.path, sequence.labels
+        path = sequence.source.path
+        labels = sequence.labels
         for file in sorted([path, *path.rglob("*")]):
             if file.is_file():
                 digest.update(identity_of(file, str(file.resolve()).encode()))

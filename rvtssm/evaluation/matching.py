@@ -126,7 +126,8 @@ def _truths(labels: Labels, is_ignored: npt.NDArray[np.bool_], times_us: Ints, r
     """Return the objects that are scored, those of a group in order of the labels."""
     if rules is not None:
         counts = is_scored(labels.boxes_ltwh, labels.t_us, rules)
-        labels, is_ignored = labels[counts], is_ignored[counts]
+        labels = labels[counts]
+        is_ignored = is_ignored[counts]
     group = labels.class_id * len(times_us) + np.searchsorted(times_us, labels.t_us)
     return _ordered(labels.boxes_ltwh, group, is_ignored, np.argsort(group, kind="stable"))
 
@@ -137,7 +138,8 @@ def _detected(frames: Sequence[tuple[int, Detections]], num_images: int, rules: 
         return _Boxes(np.zeros((0, 4)), np.zeros(0), np.zeros(0, np.int64), np.zeros(0))
     images, found = zip(*frames, strict=True)
     lengths = list(map(len, found))
-    image, t_us = np.repeat(images, lengths), np.repeat([frame.t_us for frame in found], lengths)
+    image = np.repeat(images, lengths)
+    t_us = np.repeat([frame.t_us for frame in found], lengths)
     ltwh = xyxy_to_ltwh(np.concatenate([frame.xyxy for frame in found]))
     score = np.concatenate([frame.score for frame in found]).astype(np.float64)
     class_id = np.concatenate([frame.class_id for frame in found]).astype(np.int64)
@@ -160,7 +162,8 @@ def _matched(
     areas = _AREAS_PX if has_sizes else _AREAS_PX[:1]
     groups = np.arange(num_classes * num_images + 1)
     shape = len(areas), len(OVERLAPS), len(detected.value)
-    is_hit, is_ignored = np.zeros(shape, bool), np.zeros(shape, bool)
+    is_hit = np.zeros(shape, bool)
+    is_ignored = np.zeros(shape, bool)
     _match(
         *(detected.ltwh, detected.area, np.searchsorted(detected.group, groups)),
         *(truths.ltwh, truths.area, np.searchsorted(truths.group, groups), truths.value.astype(bool)),
@@ -214,7 +217,8 @@ def _match(  # type: ignore[no-untyped-def]
     """
     for group in range(len(detected_first) - 1):
         start, stop = detected_first[group], detected_first[group + 1]
-        begin, end = truth_first[group], truth_first[group + 1]
+        begin = truth_first[group]
+        end = truth_first[group + 1]
         iou = _overlaps(detected[start:stop], truth[begin:end])
         for size in range(len(areas)):
             least, largest = areas[size]
@@ -224,12 +228,14 @@ def _match(  # type: ignore[no-untyped-def]
             for t in range(len(overlaps)):
                 is_free = np.ones(end - begin, np.bool_)
                 for d in range(stop - start):
-                    best, overlap = -1, overlaps[t]
+                    best = -1
+                    overlap = overlaps[t]
                     for n in order:
                         if best >= 0 and ignored[n] and not ignored[best]:
                             break
                         if is_free[n] and iou[d, n] >= overlap:
-                            best, overlap = n, iou[d, n]
+                            best = n
+                            overlap = iou[d, n]
                     if best >= 0:
                         is_free[best] = False
                         is_hit[size, t, start + d] = True

@@ -33,7 +33,8 @@ def plan_rates(run: DetectorRun) -> tuple[list[PlannedRate], PlannedRate | None]
     Raises:
         UserError: A rate cannot be scored. This is known before hours of work.
     """
-    options, trained_hz = run.options, run.checkpoint.windows.hz
+    options = run.options
+    trained_hz = run.checkpoint.windows.hz
     window, *others = _window_kinds(run)
     rates: list[PlannedRate] = []
     for hz in options.hz or [trained_hz]:
@@ -91,7 +92,8 @@ def _planned(run: DetectorRun, asked_hz: float, window: str) -> PlannedRate:
     Raises:
         UserError: No box is scored, or the labels do not allow the rate.
     """
-    checkpoint, spec = run.checkpoint, run.checkpoint.spec
+    checkpoint = run.checkpoint
+    spec = run.checkpoint.spec
     sequences = _sequences(run, asked_hz, window, is_annotated=True)
     if not any(len(scored_labels(sequence.labels, spec)) for sequence in sequences):
         raise UserError(
@@ -124,7 +126,8 @@ def _planned(run: DetectorRun, asked_hz: float, window: str) -> PlannedRate:
 
 def _sequences(run: DetectorRun, hz: float, window: str, is_annotated: bool = False) -> list[FrameSequence]:
     """Return the labelled recordings in windows at a rate; their labels are interpolated if the options ask for it."""
-    settings, options = run.checkpoint.windows, run.options
+    settings = run.checkpoint.windows
+    options = run.options
     if is_same_rate(hz, settings.hz):
         hz = settings.hz
     if window == "slide" or hz != settings.hz:

@@ -13,9 +13,12 @@ from rvtssm.evaluation.report import Row
 if TYPE_CHECKING:  # importing matplotlib takes a second, so functions import it
     from matplotlib.figure import Figure
 
-_LETTERS_PER_INCH, _LINE_LETTERS = 11, 6  # in a legend, the line and the gaps of an entry are as wide as six letters
+# in a legend, the line and the gaps of an entry are as wide as six letters
+_LETTERS_PER_INCH = 11
+_LINE_LETTERS = 6
 _LEGEND_INCHES = 0.22  # height of a row of the legend, which lies below the plot and hides no curve
-_AP50_COLOR, _AP_COLOR = "#8fb8de", "#1f4e8c"
+_AP50_COLOR = "#8fb8de"
+_AP_COLOR = "#1f4e8c"
 
 
 def rates_figure(title: str, dataset: str, rows: Sequence[Row]) -> "Figure":
@@ -123,7 +126,8 @@ def label_rates(axes: Any, rates: Sequence[float]) -> None:
 
 def _draw_published(axes: Any, name: str, ap_by_hz: Mapping[float, float]) -> None:
     """Draw a thin grey line with its name at the end."""
-    hz, percents = list(ap_by_hz), 100 * np.array(list(ap_by_hz.values()))
+    hz = list(ap_by_hz)
+    percents = 100 * np.array(list(ap_by_hz.values()))
     axes.plot(hz, percents, "--", color="0.7", linewidth=1.2, zorder=1)
     end = hz[-1], percents[-1]
     axes.annotate(name, end, (4, 0), textcoords="offset points", fontsize=7, color="0.5", va="center")

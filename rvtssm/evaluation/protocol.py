@@ -25,7 +25,8 @@ def is_scored(boxes_ltwh: np.ndarray, t_us: np.ndarray | int, spec: DatasetSpec)
         (N,) bool.
     """
     w, h = boxes_ltwh[:, 2], boxes_ltwh[:, 3]
-    side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
+    side = spec.min_side_px / spec.downsample
+    diagonal = spec.min_diagonal_px / spec.downsample
     return (np.asarray(t_us) > spec.skip_us) & (w >= side) & (h >= side) & (w * w + h * h >= diagonal * diagonal)
 
 
@@ -93,7 +94,8 @@ def has_stood_still(labels: Labels, min_us: int = STILL_US) -> np.ndarray:
 
 def scoring_rules(spec: DatasetSpec) -> str:
     """Return the rules in this file as one sentence for a report."""
-    side, diagonal = spec.min_side_px / spec.downsample, spec.min_diagonal_px / spec.downsample
+    side = spec.min_side_px / spec.downsample
+    diagonal = spec.min_diagonal_px / spec.downsample
     limits = []
     if spec.skip_us:
         limits.append(f"up to {spec.skip_us / 1e6:g} s")

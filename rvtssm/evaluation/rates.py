@@ -55,7 +55,8 @@ def score_rate(run: DetectorRun, rate: PlannedRate, seed: int = 0, is_reset: boo
         seed: Seed of the bootstrap replicates.
         is_reset: Reset the state at every step, to see what the memory contributes.
     """
-    options, spec = run.options, run.checkpoint.spec
+    options = run.options
+    spec = run.checkpoint.spec
     sequences = rate.sequences
     measured = {"step_ms": rate.step_us / 1000}
     if options.streaming:
@@ -104,12 +105,14 @@ def score_shifts(run: DetectorRun, rate: PlannedRate, shifts_ms: Sequence[float]
 
 def own_steps(sequence: FrameSequence) -> LabelSteps:
     """Score each label with the window that it was assigned to: the one that ends at the label, or the next one."""
-    labels, windows = sequence.labels, sequence.windows
+    labels = sequence.labels
+    windows = sequence.windows
     box_us, first = np.unique(labels.t_us, return_index=True)
     empty_us = np.setdiff1d(labels.empty_us, box_us)
     empty_steps = np.minimum(np.searchsorted(windows.ends_us, empty_us), len(windows) - 1)
     empty_steps[empty_us < windows.ends_us[0] - windows.dt_us[0]] = -1
-    times_us, steps = np.concatenate([box_us, empty_us]), np.concatenate([labels.window_index[first], empty_steps])
+    times_us = np.concatenate([box_us, empty_us])
+    steps = np.concatenate([labels.window_index[first], empty_steps])
     order = np.argsort(times_us, kind="stable")
     return LabelSteps(times_us[order], steps[order])
 

@@ -86,7 +86,8 @@ class TerminalTable:
             longest_word = Measurement.get(console, options, Text(cells[0])).minimum
             widths.append(max(1, longest_word, *(Text(cell).cell_len for cell in cells[1:])))
         room = options.max_width - 1
-        num_shown, least = len(head), min(widths[0], _LEAST_TEXT)
+        num_shown = len(head)
+        least = min(widths[0], _LEAST_TEXT)
         while num_shown > 1 and _width([least, *widths[1:num_shown]]) > room:
             num_shown -= 1
         widths[0] = min(widths[0], max(least, room - _width(widths[1:num_shown]) - 3))

@@ -157,7 +157,8 @@ def with_differences(
             reference_of[row["window"]] = resampled[row["hz"], row["window"]]
     found = []
     for row in rows:
-        ours, reference = resampled[row["hz"], row["window"]], reference_of.get(row["window"])
+        ours = resampled[row["hz"], row["window"]]
+        reference = reference_of.get(row["window"])
         difference = None
         if reference is not None and ours is not reference:
             difference = ours.minus(reference, "AP")

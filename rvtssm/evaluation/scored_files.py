@@ -55,7 +55,9 @@ def coco_files(images: Sequence[ScoredImage], spec: DatasetSpec) -> dict[str, st
         spec: The dataset.
     """
     size = {"width": spec.frame_width, "height": spec.frame_height}
-    listed, annotations, results = list[Any](), list[Any](), list[Any]()
+    listed = list[Any]()
+    annotations = list[Any]()
+    results = list[Any]()
     for number, image in enumerate(images, start=1):
         file_name = f"{image.recording}_{image.t_us}"
         listed.append({"id": number, "file_name": file_name, "recording": image.recording, "t_us": image.t_us, **size})

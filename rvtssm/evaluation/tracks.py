@@ -67,12 +67,16 @@ def _compared(
     """Return, for every label time, the ids of the labels, the ids of the tracker, and the overlap of their boxes."""
     labels = recording.labels
     counts = is_scored(labels.boxes_ltwh, labels.t_us, spec) & (track_id > 0)
-    labels, track_id = labels[counts], track_id[counts]
-    truth_ids, tracked_ids, overlaps = [], [], []
+    labels = labels[counts]
+    track_id = track_id[counts]
+    truth_ids = []
+    tracked_ids = []
+    overlaps = []
     for frame in sorted(recording.detections, key=lambda frame: frame.t_us):
         tracked = scored_detections(tracker.update(frame), spec)
         tracked_id = np.asarray(tracked.track_id)
-        tracked, tracked_id = tracked[tracked_id > 0], tracked_id[tracked_id > 0]
+        tracked = tracked[tracked_id > 0]
+        tracked_id = tracked_id[tracked_id > 0]
         at = labels.t_us == frame.t_us
         overlap = pairwise_iou(ltwh_to_xyxy(labels.boxes_ltwh[at]), tracked.xyxy)
         truth_ids.append(track_id[at])
@@ -151,7 +155,8 @@ def nearest_boxes(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nd
     disk_class = np.asarray(spec.disk_class_ids)[labels.class_id]
     edges = np.stack([boxes[name] for name in "xywh"], axis=1)
     for t_us in np.unique(labels.t_us):
-        ours, theirs = np.flatnonzero(labels.t_us == t_us), np.flatnonzero(boxes["t"] == t_us)
+        ours = np.flatnonzero(labels.t_us == t_us)
+        theirs = np.flatnonzero(boxes["t"] == t_us)
         distance = np.abs(labels.boxes_ltwh[ours, None] * spec.downsample - edges[theirs]).sum(-1)
         distance[disk_class[ours, None] != boxes["class_id"][theirs]] = np.inf
         for row, label in enumerate(ours):

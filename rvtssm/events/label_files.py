@@ -100,7 +100,8 @@ class LabelFiles:
         self, found: "_Found", spec: DatasetSpec, end_us: int | None, offset_us: int, notes: Counter[str]
     ) -> list[int]:
         """Return the time of each image; `notes` gets what is unusual with them."""
-        path, images = self.paths[0], found.images
+        path = self.paths[0]
+        images = found.images
         if found.places:
             _check_rate(path, found.places, spec)
             known = zip(images, found.places, strict=True)
@@ -236,7 +237,9 @@ def _boxes(
     """
     names: tuple[str | int, ...] = (*spec.disk_class_ids, *spec.class_names)  # YOLO text has numbers
     ids = dict(zip(names, 2 * spec.disk_class_ids, strict=True))
-    rows, places, empty_us = [], [], []
+    rows = []
+    places = []
+    empty_us = []
     for image, t_us in zip(images, times_us, strict=True):
         known = [box for box in image.boxes if box.kind in ids]
         rows += [(t_us, *box.sides, ids[box.kind], box.track) for box in known]

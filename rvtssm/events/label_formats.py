@@ -193,7 +193,8 @@ def _number(value: Any, where: str) -> float:
 
 def _coco_sides(annotation: Mapping[str, Any], where: str) -> Sides | None:
     """Return the box of an annotation, or the box around its polygons; None if it has neither."""
-    box, polygons = annotation.get("bbox"), annotation.get("segmentation")
+    box = annotation.get("bbox")
+    polygons = annotation.get("segmentation")
     if box:
         if not isinstance(box, list) or len(box) != 4:
             raise _refused(where, f"the bbox is {box!r:.60}, not [x, y, w, h]")

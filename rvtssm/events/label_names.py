@@ -79,7 +79,8 @@ class LabelNames:
             stem = _EXPORTED.sub("", stem)
         found = None
         for pattern in self._patterns:
-            match, longest = pattern.fullmatch(stem), len(stem)
+            match = pattern.fullmatch(stem)
+            longest = len(stem)
             while match:
                 fields = match.groupdict()
                 place = _place(self._known(fields.get("recording")), fields)

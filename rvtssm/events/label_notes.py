@@ -56,12 +56,14 @@ class LabelTimes:
             raise UserError("labels.other_times", name=name, found=f"has {where}", advice=advice)
         num_outside = int(np.count_nonzero((times_us < first_us) | (times_us > late_us)))
         is_crowded = len(times_us) > 1 and 10 * (times_us[-1] - times_us[0]) < last_us - first_us
-        note, advice = "", ""
+        note = ""
+        advice = ""
         if num_outside:
             note = f"{name} has {where}, so {num_outside} of {len(times_us)} label times have no events"
             advice = offset or frame or "if something moved at these times, the recording lacks its events"
         elif unit and is_crowded:
-            note, advice = f"{name} has {where}", unit
+            note = f"{name} has {where}"
+            advice = unit
         return cls(len(times_us), num_outside, note, advice)
 
 
@@ -89,7 +91,8 @@ class Noticed:
             entries: See `unusable_boxes`.
             is_exact: Whether only the rate of labels decides which are left out, as in convention `exact`.
         """
-        num_thinned, times_us = len(usable) - num_kept, np.unique(usable["t"])
+        num_thinned = len(usable) - num_kept
+        times_us = np.unique(usable["t"])
         keeps_all_us = 0
         if num_thinned and is_exact and len(times_us) > 1:
             keeps_all_us = round(float(np.median(np.diff(times_us))))

@@ -103,7 +103,8 @@ def thinned_boxes(boxes: Boxes, spec: DatasetSpec, convention: str) -> Boxes:
 
 def _apart_from(kept_us: npt.NDArray[np.int64], times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return the times that are at least FASTEST_LABELS_US from every time in `kept_us`, which are ascending."""
-    edges_us, place = np.array([-np.inf, *kept_us, np.inf]), np.searchsorted(kept_us, times_us)
+    edges_us = np.array([-np.inf, *kept_us, np.inf])
+    place = np.searchsorted(kept_us, times_us)
     gap_us = np.minimum(times_us - edges_us[place], edges_us[place + 1] - times_us)
     far_us: npt.NDArray[np.int64] = times_us[gap_us >= FASTEST_LABELS_US]
     return far_us

@@ -82,7 +82,8 @@ class Decoder(ABC):
     def _file(self) -> Any:
         # A handle inherited through a fork shares its read position with the parent, so every process opens its own.
         if self._handle is None or self._handle_owner != os.getpid():
-            self._handle, self._handle_owner = self._open(), os.getpid()
+            self._handle = self._open()
+            self._handle_owner = os.getpid()
         return self._handle
 
     def __del__(self) -> None:
@@ -140,12 +141,16 @@ class Decoder(ABC):
 
     def _reach(self) -> Reach:
         """Return the pixels of the first millions of events, wherever they lie."""
-        limits, num_read = np.array([[LARGEST_SIDE, 0], [LARGEST_SIDE, 0]]), 0
+        limits = np.array([[LARGEST_SIDE, 0], [LARGEST_SIDE, 0]])
+        num_read = 0
         wide = copy.copy(self)
-        wide._handle, wide.height, wide.width = None, LARGEST_SIDE, LARGEST_SIDE
+        wide._handle = None
+        wide.height = LARGEST_SIDE
+        wide.width = LARGEST_SIDE
         if gate := getattr(self, "_gate", None):
             wide._gate = replace(gate, height=LARGEST_SIDE, width=LARGEST_SIDE)  # type: ignore[attr-defined]
-        state, buffer = wide._first_state(), EventBuffer(1 << 16)
+        state = wide._first_state()
+        buffer = EventBuffer(1 << 16)
         for count in wide._block_sizes(state, buffer):
             for limit, pixels in zip(limits, (buffer.x[:count], buffer.y[:count]), strict=True):
                 limit[:] = min(limit[0], pixels.min()), max(limit[1], pixels.max())
@@ -178,7 +183,10 @@ def after_other_clock(decode: Decode, first: State, num_units: int, smallest_blo
     """
     if not _has_jump(*_next_events(decode, first.copy(), num_units, EventBuffer(_NUM_PROBED))):
         return first
-    state, buffer, times_us, num_strays = first.copy(), EventBuffer(smallest_block), list[int](), 0
+    state = first.copy()
+    buffer = EventBuffer(smallest_block)
+    times_us = list[int]()
+    num_strays = 0
     while num_strays <= MOST_STRAYS:
         before = state.copy()
         before[LATEST_US], before[BACKWARD:NUM_COMMON] = NEVER_US, first[BACKWARD:NUM_COMMON]
@@ -235,7 +243,9 @@ def num_before_other_clock(
         times_us: Times of the events of the block, at least one.
         before: The number of events before the block, and the time of the last of them.
     """
-    after, probe, num_more = state.copy(), EventBuffer(max(MOST_STRAYS + 1, smallest_block)), 0
+    after = state.copy()
+    probe = EventBuffer(max(MOST_STRAYS + 1, smallest_block))
+    num_more = 0
     while after[POSITION] < num_units and num_more <= MOST_STRAYS:
         num_more += decode(after, probe)
     num_before, before_us = before

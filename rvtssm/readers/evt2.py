@@ -30,7 +30,8 @@ from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
 from rvtssm.system.jit import jit
 
 _LAST_EVENT = 1  # word types 0 (darker) and 1 (brighter) are events; others are triggers etc.
-_HIGH_BITS, _LOW_BITS = 28, 6
+_HIGH_BITS = 28
+_LOW_BITS = 6
 _MOST_STEPS = AHEAD_US >> _LOW_BITS  # of the upper bits; more is a jump of the clock
 _LATE = 1 << 14  # a late event of at most so many time words, 1 s, may be from before a wrap
 _LEAST_MASKS = 2048  # the fewest words of EVT2.1 read at once, because most words hold few events
@@ -46,12 +47,15 @@ class Evt2Recording(RawRecording):
     format = "evt2"
     unit_bytes = 4
     own_state = (-1, 0, 0)
-    time_dtype, time_bits, time_step_us = "<u4", _HIGH_BITS, 1 << _LOW_BITS
+    time_dtype = "<u4"
+    time_bits = _HIGH_BITS
+    time_step_us = 1 << _LOW_BITS
 
     @staticmethod
     def decode_units(units: Bytes, num_units: int, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
         """Decode whole words. See `RawRecording.decode_units`."""
-        words, num_words = units.view("<u4"), min(num_units, len(buffer.t))
+        words = units.view("<u4")
+        num_words = min(num_units, len(buffer.t))
         return int(_decode_words(words, num_words, state, *size_hw, buffer.t, buffer.x, buffer.y, buffer.p))
 
 
@@ -67,7 +71,9 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
     if num_words - num_written == 1 and not (num_words < len(words) and words[num_words] == 0):
         num_written += 1  # a single word of zeros is an event; a pixel does not give two in a row
     state[EMPTY] += num_words - num_written
-    position, num_kept, stop = np.uint64(0), np.uint64(0), np.uint64(num_written)
+    position = np.uint64(0)
+    num_kept = np.uint64(0)
+    stop = np.uint64(num_written)
     while position < stop:
         position, num_kept = _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_kept)
         if position < stop:
@@ -80,16 +86,21 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
 @jit
 def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
     """Decode up to a word that needs a check. Return its position and the number of events kept so far."""
-    latest, high, wrapped, base = state[LATEST_US], state[_HIGH], state[_WRAPPED], state[_BASE]
+    latest = state[LATEST_US]
+    high = state[_HIGH]
+    wrapped = state[_WRAPPED]
+    base = state[_BASE]
     if high < 0:
         return position, num_kept
-    largest_column, largest_row = np.uint32(width - 1), np.uint32(height - 1)
+    largest_column = np.uint32(width - 1)
+    largest_row = np.uint32(height - 1)
     while position < stop:  # the counts are unsigned, so that no index is tested for being negative
         word = words[position]
         kind = word >> np.uint32(28)
         if kind <= np.uint32(_LAST_EVENT):
             time = base + np.int64((word >> np.uint32(22)) & np.uint32(0x3F))
-            column, row = (word >> np.uint32(11)) & np.uint32(0x7FF), word & np.uint32(0x7FF)
+            column = (word >> np.uint32(11)) & np.uint32(0x7FF)
+            row = word & np.uint32(0x7FF)
             if (column > largest_column) | (row > largest_row) | (time < latest):
                 break
             latest = time
@@ -112,7 +123,9 @@ def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_k
 @jit
 def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
     """Decode one word of an event or of the upper time with every repair. Return the number of events kept so far."""
-    word, latest, high = np.int64(words[position]), state[LATEST_US], state[_HIGH]
+    word = np.int64(words[position])
+    latest = state[LATEST_US]
+    high = state[_HIGH]
     if word >> 28 == TIME_HIGH:
         value = word & 0xFFFFFFF
         if is_glitch(words, position + 1, _HIGH_BITS, high, value, _MOST_STEPS, latest):
@@ -123,7 +136,9 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
         return num_kept
     if high < 0:
         return num_kept
-    time, column, row = state[_BASE] + ((word >> 22) & 0x3F), (word >> 11) & 0x7FF, word & 0x7FF
+    time = state[_BASE] + ((word >> 22) & 0x3F)
+    column = (word >> 11) & 0x7FF
+    row = word & 0x7FF
     fault = fault_of(time, column, row, latest, height, width)
     if fault:
         state[fault] += 1
@@ -150,7 +165,9 @@ class Evt21Recording(RawRecording):
     unit_bytes = 8
     smallest_block = MAX_EVENTS_PER_UNIT
     own_state = (-1, 0)
-    time_dtype, time_bits, time_step_us = "<u4", _HIGH_BITS, 1 << _LOW_BITS
+    time_dtype = "<u4"
+    time_bits = _HIGH_BITS
+    time_step_us = 1 << _LOW_BITS
 
     def __init__(self, path: Path, height: int, width: int, data_offset: int) -> None:
         super().__init__(path, height, width, data_offset)
@@ -178,25 +195,30 @@ def _decode_masks(halves, num_words, state, height, width, t, x, y, p):  # type:
 
     The second column of `halves` has type, time and pixel; the first one holds the masks.
     """
-    latest, high, wrapped = state[LATEST_US], state[_HIGH], state[_WRAPPED]
+    latest = state[LATEST_US]
+    high = state[_HIGH]
+    wrapped = state[_WRAPPED]
     base = wrapped + (high << 6)
     last_start = len(t) - MAX_EVENTS_PER_UNIT
     num_kept = np.uint64(0)
     position = 0
     while position < num_words and np.int64(num_kept) <= last_start:
-        head, mask = np.int64(halves[position, 1]), np.int64(halves[position, 0])
+        head = np.int64(halves[position, 1])
+        mask = np.int64(halves[position, 0])
         position += 1
         kind = head >> 28
         if kind <= _LAST_EVENT:
             if high < 0:
                 continue
             time = base + ((head >> 22) & 0x3F)
-            column, row = (head >> 11) & 0x7FF, head & 0x7FF
+            column = (head >> 11) & 0x7FF
+            row = head & 0x7FF
             is_sound = time >= latest and row < height and column + 3 * VECTOR <= width
             while mask:
                 part = mask & (1 << VECTOR) - 1
                 if is_sound:
-                    num_kept, latest = put_vector(part, column, row, kind, time, t, x, y, p, num_kept), time
+                    num_kept = put_vector(part, column, row, kind, time, t, x, y, p, num_kept)
+                    latest = time
                 else:
                     num_kept, latest = keep_vector(
                         part, column, row, kind, time, latest, state, height, width, t, x, y, p, num_kept

@@ -12,7 +12,13 @@ from rvtssm.readers.recording import MAX_EVENTS_PER_UNIT, Bytes
 from rvtssm.system.jit import jit
 
 # word types; all others (triggers, IMU, OTHERS and CONTINUED) carry no events
-_ADDR_Y, _OTHER_Y, _ADDR_X, _VECT_BASE_X, _VECT_12, _VECT_8, _TIME_LOW = 0, 1, 2, 3, 4, 5, 6
+_ADDR_Y = 0
+_OTHER_Y = 1
+_ADDR_X = 2
+_VECT_BASE_X = 3
+_VECT_12 = 4
+_VECT_8 = 5
+_TIME_LOW = 6
 
 _MOST_STEPS = AHEAD_US >> 12  # of the upper time; more is a jump of the clock
 _GLITCH = 16  # a glitch of the upper time goes back by fewer steps, 66 ms
@@ -30,7 +36,10 @@ class Evt3Recording(RawRecording):
     smallest_block = MAX_EVENTS_PER_UNIT
     own_state = (-1, 0, 0, -1, 0, 0, 0)
     least_units = 8192  # because sparse recordings have several words per event
-    time_dtype, time_bits, time_step_us, steps_back = "<u2", 12, 1 << 12, 1
+    time_dtype = "<u2"
+    time_bits = 12
+    time_step_us = 1 << 12
+    steps_back = 1
 
     @staticmethod
     def decode_units(units: Bytes, num_units: int, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
@@ -45,8 +54,10 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
 
     The loop over sound words calls nothing, which keeps its values in registers.
     """
-    position, num_kept = np.uint64(0), np.uint64(0)
-    stop, last_start = np.uint64(num_words), np.int64(len(t) - MAX_EVENTS_PER_UNIT)
+    position = np.uint64(0)
+    num_kept = np.uint64(0)
+    stop = np.uint64(num_words)
+    last_start = np.int64(len(t) - MAX_EVENTS_PER_UNIT)
     while position < stop and np.int64(num_kept) <= last_start:
         position, num_kept = _decode_sound(
             words, position, stop, last_start, state, height, width, t, x, y, p, num_kept
@@ -61,8 +72,13 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
 @jit
 def _decode_sound(words, position, stop, last_start, state, height, width, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
     """Decode up to a word that needs a check. Return its position and the number of events kept so far."""
-    latest, high, low, base = state[LATEST_US], state[_HIGH], state[_LOW], state[_BASE]
-    row, column, polarity = state[_ROW], state[_COLUMN], state[_POLARITY]
+    latest = state[LATEST_US]
+    high = state[_HIGH]
+    low = state[_LOW]
+    base = state[_BASE]
+    row = state[_ROW]
+    column = state[_COLUMN]
+    polarity = state[_POLARITY]
     time = base + low
     known_high = high if base == state[_WRAPPED] + (high << 12) else np.int64(-1)  # repeated, unless after a glitch
     num_rows = np.uint64(height if high >= 0 else 0)  # an event of such a row that is not late needs no further check
@@ -93,7 +109,8 @@ def _decode_sound(words, position, stop, last_start, state, height, width, t, x,
                 break
             column += 12 if kind == _VECT_12 else 8
         elif kind == _VECT_BASE_X:
-            column, polarity = payload & 0x7FF, payload >> 11
+            column = payload & 0x7FF
+            polarity = payload >> 11
         elif kind == TIME_HIGH and payload != known_high:
             break
         elif kind == _OTHER_Y:  # events up to the next row come from another kind of pixel
@@ -107,8 +124,12 @@ def _decode_sound(words, position, stop, last_start, state, height, width, t, x,
 @jit
 def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  # type: ignore[no-untyped-def]
     """Decode one word of events or of the upper time with every repair. Return the number of events kept so far."""
-    kind, payload = words[position] >> 12, np.int64(words[position] & 0xFFF)
-    latest, high, row, column = state[LATEST_US], state[_HIGH], state[_ROW], state[_COLUMN]
+    kind = words[position] >> 12
+    payload = np.int64(words[position] & 0xFFF)
+    latest = state[LATEST_US]
+    high = state[_HIGH]
+    row = state[_ROW]
+    column = state[_COLUMN]
     if kind == TIME_HIGH:
         state[_LOW] = 0
         if is_glitch(words, np.int64(position) + 1, 12, high, payload, _MOST_STEPS, latest):
@@ -118,11 +139,13 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
         state[_HIGH] = payload
         state[_BASE] = state[_WRAPPED] + (payload << 12)
         return num_kept
-    mask, polarity = np.int64(1), payload >> 11
+    mask = np.int64(1)
+    polarity = payload >> 11
     if kind == _ADDR_X:
         column = payload & 0x7FF
     else:
-        mask, polarity = payload & (0xFFF if kind == _VECT_12 else 0xFF), state[_POLARITY]
+        mask = payload & (0xFFF if kind == _VECT_12 else 0xFF)
+        polarity = state[_POLARITY]
         state[_COLUMN] += 12 if kind == _VECT_12 else 8
     if high < 0:
         return num_kept

@@ -14,7 +14,9 @@ from rvtssm.readers.gate import BACKWARD, COARSE_US, JUMP_US, MOST_STRAYS, State
 
 _ALWAYS_STORED = ("backward_steps", "out_of_frame", "truncated_bytes")
 _ONE_IN = 10_000  # so many events may include one that is left out
-_HANDFUL, _SMALL_SHARE = 5, 0.1  # in small files, a handful, but no more than this share
+# in small files, a handful, but no more than this share
+_HANDFUL = 5
+_SMALL_SHARE = 0.1
 _MOST_MOVED = 0.01  # share of events out of order that can be a glitch of the camera
 _FEW_MOVED = 100  # this many events out of order are accepted in any case
 # Events per pixel and second, averaged over all pixels and the whole recording. The fastest sensors read out about 1e9

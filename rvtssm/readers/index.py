@@ -22,7 +22,9 @@ from rvtssm.readers.gate import LATEST_US, EventBuffer
 from rvtssm.system.files import atomic_file, cache_folder
 
 _MAGIC = b"rvtssm index 5\n"  # increase the number when a decoder or this layout changes
-_SAMPLES, _SAMPLE_BYTES = 16, 4096  # parts of the file that distinguish recordings with the same size and time stamp
+# parts of the file that distinguish recordings with the same size and time stamp
+_SAMPLES = 16
+_SAMPLE_BYTES = 4096
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 Ints = npt.NDArray[np.int64]
@@ -52,7 +54,8 @@ class RecordingIndex:
     def part(self, start_us: int, end_us: int) -> RecordingIndex:
         """Return the index of the blocks that may contain events with start_us <= t < end_us."""
         first, stop = self.blocks(start_us, end_us)
-        states, latest_us = self.states[first:stop], self.latest_us[first:stop]
+        states = self.states[first:stop]
+        latest_us = self.latest_us[first:stop]
         return replace(self, states=states, latest_us=latest_us, num_before=self.num_before[first : stop + 1])
 
 
@@ -70,7 +73,8 @@ def index_of(
     states: list[Ints] = []
     latest_us: list[np.int64] = []
     counts = [0]
-    first_us, is_multiple = 0, True
+    first_us = 0
+    is_multiple = True
     before = state.copy()
     for count in block_sizes:
         if not states:

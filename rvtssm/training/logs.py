@@ -230,7 +230,8 @@ class DetectionImages(L.Callback):
         step, stream = batch.frame_index[-1].tolist()
         frame = pl_module.detections[(int(batch.recording[stream]), int(batch.t_us[-1]))]
         labels = pl_module.val_labels[int(batch.recording[stream])]
-        hist, there = batch.hist[step, stream].cpu().numpy(), labels[labels.t_us == frame.t_us]
+        hist = batch.hist[step, stream].cpu().numpy()
+        there = labels[labels.t_us == frame.t_us]
         events = shown_events(hist, WindowSettings(**pl_module.checkpoint_meta["windows"]))
         image = draw_frame(events, frame, there, pl_module.settings.spec.class_names)
         show_image(trainer, f"val/detections_{index}", image)

@@ -34,7 +34,8 @@ class Progress(L.Callback):
     """
 
     def __init__(self) -> None:
-        self._waiting_s, self._working_s = 0.0, 0.0
+        self._waiting_s = 0.0
+        self._working_s = 0.0
         self._free_at: float | None = None  # end of the previous work; None before the first batch
         self._started_at = 0.0
         self._bar: rich.progress.Progress | None = None
@@ -45,7 +46,8 @@ class Progress(L.Callback):
         return {"waiting_s": self._waiting_s, "working_s": self._working_s}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._waiting_s, self._working_s = state_dict["waiting_s"], state_dict["working_s"]
+        self._waiting_s = state_dict["waiting_s"]
+        self._working_s = state_dict["working_s"]
 
     @property
     def data_wait(self) -> float | None:
@@ -76,7 +78,9 @@ class Progress(L.Callback):
             self._show(self._bar, trainer)
 
     def _show(self, bar: rich.progress.Progress, trainer: L.Trainer) -> None:
-        task, step, now = bar.tasks[self._task], trainer.global_step, time.perf_counter()
+        task = bar.tasks[self._task]
+        step = trainer.global_step
+        now = time.perf_counter()
         is_due = self._said_at is None or now - self._said_at >= LINE_EVERY_S
         is_due &= step > task.completed and not (bar.console.is_terminal or bar.console.is_jupyter)
         bar.update(self._task, completed=step)
@@ -91,7 +95,8 @@ class Progress(L.Callback):
 
     def _numbers(self, task: Task, trainer: L.Trainer) -> str:
         """Return speed, time left, waiting and losses in words, as far as they are known."""
-        metrics, parts = trainer.callback_metrics, []
+        metrics = trainer.callback_metrics
+        parts = []
         if task.speed and task.remaining is not None:
             left = timedelta(seconds=round(task.remaining / task.speed))
             parts += [f"{task.speed:.2f} it/s", f"{left} left"]
