@@ -84,9 +84,11 @@ class ChunkDataset(Dataset[Chunk]):
             nothing = np.zeros(0, np.int64)
             return Chunk(request, first.source.frames(0, 0), nothing, first.labels[:0], nothing, nothing)
         sequence = self._sequence(request.recording, request.kind)
+        # The labels of these steps, counted from the first one.
         first, last = np.searchsorted(sequence.labels.window_index, (request.start, request.stop))
         labels = sequence.labels[first:last]
         labels = replace(labels, window_index=labels.window_index - request.start)
+        # Flip and zoom, of events and boxes alike.
         placement = None
         if self.augment is not None:
             config = self.augment.random if request.slot < 0 else self.augment.stream
@@ -95,11 +97,13 @@ class ChunkDataset(Dataset[Chunk]):
             labels = placement.labels(labels)
         frames = sequence.source.frames(request.start, request.stop, placement)
         nothing = sequence.nothing[(sequence.nothing >= request.start) & (sequence.nothing < request.stop)]
+        # The labelled steps, or as many of them as a chunk may have.
         steps = np.union1d(labels.window_index, nothing - request.start)
         if self.frames_per_chunk is not None:
             steps = steps[spread_to_the_last(len(steps), self.frames_per_chunk)]
             labels = labels[np.isin(labels.window_index, steps)]
         dt_us = sequence.windows.dt_us[request.start : request.stop]
+        # An evaluation asks for the outputs of its own steps.
         if (asked := sequence.asked) is not None:
             steps = asked[(asked >= request.start) & (asked < request.stop)]
             ends_us = sequence.windows.ends_us[steps]
@@ -139,6 +143,7 @@ class Collate:
     pad_dt_us: int
 
     def __call__(self, chunks: list[Chunk]) -> SequenceBatch:
+        # Shorter chunks are padded at their end.
         num_steps = self.num_steps or max([1, *(len(chunk.frames) for chunk in chunks)])
         dt_us = torch.full((num_steps, len(chunks)), self.pad_dt_us, dtype=torch.int64)
         is_pad = torch.ones(num_steps, len(chunks), dtype=torch.bool)
@@ -179,6 +184,7 @@ def _targets_of(chunks: list[Chunk]) -> dict[str, Any]:
     # named types, since a training in float64 changes what torch makes by default, while this runs in a thread
     targets = torch.zeros(len(frames), max([1, *num_targets.tolist()]), 5, dtype=torch.float32)
     pseudo_scores = torch.zeros(targets.shape[:2], dtype=torch.float32)
+    # From left, top, width, height to the centre; rows behind the last box stay zero.
     for m, (*_, labels) in enumerate(frames):
         ltwh = torch.from_numpy(labels.boxes_ltwh)
         targets[m, : len(labels), 0] = torch.from_numpy(labels.class_id)

@@ -91,6 +91,7 @@ def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
             value = np.int64(cells[cell])
             zeros = cell - last - 1
             last = cell
+            # A token: zeros before the cell in the high half, its count in the low half.
             tokens[count] = (zeros if zeros < 15 else 15) << 4 | (value - 1 if value < 16 else 15)
             # The next byte is always written, because a branch would often be mispredicted.
             rest = zeros - 15
@@ -117,6 +118,7 @@ def _from_tokens(tokens, cells):  # type: ignore[no-untyped-def]
         at += 1
         zeros = token >> 4
         value = (token & 15) + 1
+        # Longer runs and larger counts have bytes of their own.
         if zeros == 15:
             rest = np.int64(255)
             while rest == 255:

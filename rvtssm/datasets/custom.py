@@ -256,6 +256,7 @@ def with_keys(spec: DatasetSpec, keys: Mapping[str, Any], where: str) -> Dataset
         values["boxes_suffix"], *more = values.pop("labels")
         values["more_suffixes"] = tuple(more)
     spec = replace(spec, **values)
+    # What single keys cannot say: whether they fit each other.
     if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
         needed = f"one id for each of the {spec.num_classes} classes"
         raise UserError("setting.conflict", name=f"{where}class_ids", found=spec.class_ids, needed=needed)

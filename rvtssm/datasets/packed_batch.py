@@ -95,6 +95,7 @@ def count_frames(packed: PackedEvents, device: torch.device | str = "cpu", pin_m
     flat[np.setdiff1d(np.arange(len(flat)), packed.places)] = 0
     bounds_us = np.asarray(packed.bounds_us)
     num_slices = 0
+    # Windows that overlap share counted slices.
     if len(bounds_us) > 1:
         length_us = np.median(bounds_us[:, 1] - bounds_us[:, 0])
         stride_us = np.median(np.diff(bounds_us[:, 1]))
@@ -130,6 +131,7 @@ def scatter_frames(packed: PackedEvents, device: torch.device) -> Tensor:
         table = on_device(torch.stack([shift, first_channel.flatten()]), device)
         row = torch.repeat_interleave(on_device(lengths, device), output_size=int(lengths.sum()))
         shift, channel = table[:, row]
+        # A cell is 2 * pixel + polarity.
         cell = cells[torch.arange(len(row), device=device) + shift].long()
         place = (channel + num_bins * (cell & 1)) * num_pixels + (cell >> 1)
         counts = torch.zeros(num_streams * num_channels * num_pixels, dtype=torch.int32, device=device)

@@ -126,6 +126,7 @@ def prepare_recording(
             writer.append(frames)
             if report is not None:
                 report(writer.num_frames / len(sequence.windows))
+        # Only now all events are known, and with them whether the labels fit.
         range_us = blocks.first_us, blocks.last_us
         sequence.noticed_within(range_us)  # raises an error before the file is complete
         writer.meta = plan.final_meta(blocks.num_events)
@@ -156,6 +157,7 @@ def plan_recording(
             return Outcome("dropped", recording.why_unlabelled(spec), Noticed(entries))
     with noted() as event_notes, closing(open_with(recording.events_path, spec.read_options)) as events:
         sequence = plan_sequence(events, boxes, spec, recipe.settings, recipe.is_train, is_read_later=not is_cut)
+    # No box is left: say which ones there were.
     if sequence is None:
         assert boxes is not None, "a recording without boxes has the free grid"
         counts = unusable_boxes(boxes, spec, recipe.is_train)
@@ -228,6 +230,7 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
         advice = "use the same settings, overwrite=true or another folder"
         found = f"was made with {'; '.join(differences)}"
         raise UserError("prepared.other", name=sequence.path, found=found, advice=advice)
+    # The same settings; now whether it is the same file.
     before = meta["source"]
     now = _source(recording, recipe)
     if before == now:

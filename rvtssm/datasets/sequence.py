@@ -116,6 +116,7 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     stored = open_sequence(path, spec)
     meta = stored.meta
     labels = stored.labels
+    # The same dataset, frames of the same size, and classes that it has.
     if meta.get("dataset") not in (spec.name, *spec.disk_names):
         found = f"it was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}"
         raise UserError("prepared.other", name=path, found=found)

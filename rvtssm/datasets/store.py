@@ -182,6 +182,7 @@ def open_sequence(path: Path | str, spec: DatasetSpec | None = None) -> StoredSe
             raise UserError("setting.missing", name=path, needed=found, advice="give dataset=NAME")
         with file_errors(path, advice="copy the folder again", errors=CONTENT_ERRORS):
             return open_rvt_sequence(path, spec)
+    # The digest over everything but the frames, which are checked when they are read.
     meta, digest, tables = _read_tables(path, TABLES)
     with file_errors(path, advice=_AGAIN, errors=CONTENT_ERRORS):
         windows = Windows(tables["bounds_us"], tables["dt_us"])
@@ -226,6 +227,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     if shape != expected or not len(ends_us):
         found = f"has shape {shape}, but {spec.name} needs {expected}"
         raise UserError("prepared.other", name=path, found=found, advice="choose the dataset that fits")
+    # RVT stores the ends of windows; their length is in the name of the folder.
     dt_us = np.diff(ends_us, prepend=ends_us[0] - length_us)
     windows = Windows(np.stack([ends_us - length_us, ends_us], axis=1), dt_us)
     labels_path = folder / "labels_v2" / "labels.npz"
@@ -316,6 +318,7 @@ def _is_unbounded(attribute: Any) -> bool:
 
 def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int]]:
     """Return the metadata and the digest. Raise UserError for another format version."""
+    # A damaged length in an attribute must not allocate memory.
     places = [(file.attrs, "meta")]
     if "frames" in file:
         places += [(file["frames"].attrs, "shape"), (file["frames"].attrs, "dtype")]

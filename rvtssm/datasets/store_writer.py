@@ -148,6 +148,7 @@ def sequence_writer(
             writer = SequenceWriter(stored, disk)
             yield writer
             writer.flush()
+            # The small tables and the digest over all of them come last.
             offsets = writer.offsets
             if len(offsets) != len(windows) + 1:
                 found = f"received {len(offsets) - 1} frames for {len(windows)} windows"

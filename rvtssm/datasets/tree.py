@@ -157,6 +157,7 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, Path
     _check_folders(raw_dir, root, split, spec)
     unused: list[tuple[Path, Path]] = []  # the event file that is used, and another of the same name
     claimed: set[Path] = set()  # `a_td.raw` has two fitting suffixes; the longer one comes first
+    # The first suffix that fits names the recording.
     for suffix in (*suffixes_of(spec), *_PLAIN_SUFFIXES):
         for path, name in _glob(root, split, spec, suffix):
             is_label = path.name.endswith(spec.boxes_suffixes) and spec.boxes_dir is None
@@ -299,6 +300,7 @@ def _find_labels(raw_dir: Path, split: str, spec: DatasetSpec, events: Mapping[s
     root = raw_dir / (spec.boxes_dir or "")
     found = dict[str, LabelFiles]()
     shared = [root / path for path in _shared_paths(split, spec, _folders(split, spec))]
+    # One file may hold the labels of all recordings.
     if path := next(filter(Path.is_file, shared), None):
         sharing = tuple(sorted(_all_names(raw_dir, spec)))
         return {name: LabelFiles(name, (path,), sharing=sharing) for name in events}
@@ -360,6 +362,7 @@ def _files_of_frames(
     names = LabelNames(spec.label_names, all_names, only)
     strange: Path | None = None
     files: dict[str, list[tuple[Path, Place]]] = {}
+    # Each name says of which recording and time it is.
     for folder in sorted(_folders(split, spec)):
         for path in sorted((root / folder).rglob(f"*{suffix}")):
             if path in taken or not _is_label_file(path):
@@ -372,6 +375,7 @@ def _files_of_frames(
                 strange = strange or path
             else:
                 files.setdefault(place.recording, []).append((path, place))
+    # Some names of no recording are other files; only such names are a mistake.
     if strange is not None and not files:
         raise of_no_recording(strange.parent, strange.name, names)
     is_from_one = counts_from_one([place for of_one in files.values() for _, place in of_one])

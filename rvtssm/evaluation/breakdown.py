@@ -104,6 +104,7 @@ def break_down(
         matched = match_detections(recordings, spec)
     confusion, frames, highest_score = _errors(recordings, spec)
     groups = [_by_size(recordings, average_precisions(matched, spec), spec)]
+    # By time since the last motion, and by speed.
     still_s = {}
     speed = {}
     for name, labels, _ in recordings:
@@ -140,6 +141,7 @@ def _errors(recordings: Sequence[ScoredRecording], spec: DatasetSpec) -> tuple[n
                 continue
             pairs = confusions(truth, scored_detections(frame, spec), spec.num_classes)
             np.add.at(confusion, tuple(pairs.T), 1)
+            # Frames with errors, of which the worst are shown.
             wrong = pairs[pairs[:, 0] != pairs[:, 1]]
             missed, false = (wrong < spec.num_classes).sum(axis=0).tolist()
             if missed + false:
@@ -158,6 +160,7 @@ def confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
     iou = pairwise_iou(frame.xyxy[chosen], ltwh_to_xyxy(truth.boxes_ltwh))
     is_free = np.ones(len(truth), bool)
     pairs = []
+    # The best detection first takes the free object that it overlaps most.
     for row, detection in zip(iou, chosen, strict=True):
         class_id = int(frame.class_id[detection])
         overlap = np.where(is_free & (row >= MIN_IOU), row, 0)

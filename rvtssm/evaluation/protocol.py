@@ -96,6 +96,7 @@ def scoring_rules(spec: DatasetSpec) -> str:
     """Return the rules in this file as one sentence for a report."""
     side = spec.min_side_px / spec.downsample
     diagonal = spec.min_diagonal_px / spec.downsample
+    # What the protocol leaves out.
     limits = []
     if spec.skip_us:
         limits.append(f"up to {spec.skip_us / 1e6:g} s")

@@ -67,6 +67,7 @@ def score_rate(run: DetectorRun, rate: PlannedRate, seed: int = 0, is_reset: boo
     else:
         label_steps = [own_steps(sequence) for sequence in sequences]
     sequences = [asking(sequence, steps) for sequence, steps in zip(sequences, label_steps, strict=True)]
+    # The only run of the detector at this rate.
     outputs = run.outputs(sequences, f"evaluating {rate.hz:g} Hz", is_reset)
     recordings = scored_recordings(sequences, label_steps, outputs)
 
@@ -75,6 +76,7 @@ def score_rate(run: DetectorRun, rate: PlannedRate, seed: int = 0, is_reset: boo
     if options.track:
         tracks = read_tracks(run, recordings, sequences, label_tracks)
         measured |= track_metrics(recordings, tracks, spec, options.track, TRACK_MEMORY_S)
+    # At the rate of the training, both kinds of windows are the same.
     rows = [to_row(rate.hz, window, resampled, measured) for window in rate.windows]
     return ScoredRate(rate.hz, rows, only_ap(resampled), recordings, sequences, label_steps, matches)
 

@@ -81,11 +81,13 @@ class TerminalTable:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         head, *rows = self.rows
+        # No column is narrower than the longest word of its head.
         widths = []
         for cells in zip(*self.rows, strict=True):
             longest_word = Measurement.get(console, options, Text(cells[0])).minimum
             widths.append(max(1, longest_word, *(Text(cell).cell_len for cell in cells[1:])))
         room = options.max_width - 1
+        # Columns that do not fit are named below the table.
         num_shown = len(head)
         least = min(widths[0], _LEAST_TEXT)
         while num_shown > 1 and _width([least, *widths[1:num_shown]]) > room:

@@ -306,6 +306,7 @@ def citation(report: EvaluationReport) -> str:
     if row["hz"] != report.reference_hz and not math.isnan(row["hz"]):
         line += f" (window={row['window']}, trained at {report.reference_hz:g} Hz)"
     line += f" on {report.title}"
+    # Where the number comes from.
     origin = []
     if digest := report.conditions.get("weights SHA-256"):
         origin.append(f"weights SHA-256 {digest[:16]}")

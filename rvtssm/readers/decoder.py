@@ -126,6 +126,7 @@ class Decoder(ABC):
             if num_left is not None:
                 count = min(count, num_left)
                 num_left -= count
+            # The first events may have the time of another clock.
             elif self._begin is None and may_start_later(buffer.t[:count], state):
                 state[:] = self._start()
                 continue
@@ -141,6 +142,7 @@ class Decoder(ABC):
 
     def _reach(self) -> Reach:
         """Return the pixels of the first millions of events, wherever they lie."""
+        # The same file read as if its sensor were as large as the format allows.
         limits = np.array([[LARGEST_SIDE, 0], [LARGEST_SIDE, 0]])
         num_read = 0
         wide = copy.copy(self)
@@ -248,6 +250,7 @@ def num_before_other_clock(
     num_more = 0
     while after[POSITION] < num_units and num_more <= MOST_STRAYS:
         num_more += decode(after, probe)
+    # Only the last events of the block can belong to the strays that end the file.
     num_before, before_us = before
     start = max(0, len(times_us) - MOST_STRAYS)
     before_us = int(times_us[start - 1]) if start else before_us

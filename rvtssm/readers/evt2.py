@@ -65,6 +65,7 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
 
     The loop over sound words calls nothing, which keeps its values in registers.
     """
+    # Zeros at the end of a file were never written.
     num_written = np.int64(num_words)
     while num_written > 0 and words[num_written - 1] == 0:
         num_written -= 1
@@ -92,6 +93,7 @@ def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_k
     base = state[_BASE]
     if high < 0:
         return position, num_kept
+    # Until the first word that needs a closer look.
     largest_column = np.uint32(width - 1)
     largest_row = np.uint32(height - 1)
     while position < stop:  # the counts are unsigned, so that no index is tested for being negative
@@ -213,6 +215,7 @@ def _decode_masks(halves, num_words, state, height, width, t, x, y, p):  # type:
             time = base + ((head >> 22) & 0x3F)
             column = (head >> 11) & 0x7FF
             row = head & 0x7FF
+            # All events of the mask are sound, or each is looked at.
             is_sound = time >= latest and row < height and column + 3 * VECTOR <= width
             while mask:
                 part = mask & (1 << VECTOR) - 1

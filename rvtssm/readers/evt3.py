@@ -139,6 +139,7 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
         state[_HIGH] = payload
         state[_BASE] = state[_WRAPPED] + (payload << 12)
         return num_kept
+    # A single event is a mask of one pixel.
     mask = np.int64(1)
     polarity = payload >> 11
     if kind == _ADDR_X:

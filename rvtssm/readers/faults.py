@@ -109,6 +109,7 @@ class ReadFaults:
             reach: Returns the pixels of all events. It is called if many lie outside the sensor.
         """
         total = num_events + self.out_of_frame + self.unreadable + self.other_clock
+        # How many faulty events are an accident and not a wrong size or order.
         few = max(total // _ONE_IN, min(_HANDFUL, int(_SMALL_SHARE * total)))
         if self.other_clock > max(few, MOST_STRAYS):
             return (
@@ -116,6 +117,7 @@ class ReadFaults:
                 f"{JUMP_US // 1000} ms, or far ahead of their neighbours: its clock began again, two recordings follow "
                 "each other, or it is in another order; cut the file there, or sort it by time"
             )
+        # The user has said that faulty events are to be left out or moved.
         if is_repaired:
             return ""
         if self.out_of_frame > few:
@@ -184,6 +186,7 @@ def warn_of_unit(
             "(of an array, multiply them by 1000 or by 1000000)"
         )
         return True
+    # Too few events for any sensor, or times that are all whole milliseconds: nanoseconds.
     is_multiple = is_multiple and span_us > 0  # a single time may be 0
     fewest = _FEWEST_IN_LONG if span_us > _LONG_US else _FEWEST_PER_PIXEL
     if is_multiple is None or num_events < _ENOUGH_EVENTS or not (is_multiple or per_pixel < fewest):
