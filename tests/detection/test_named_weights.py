@@ -172,7 +172,7 @@ def test_an_unknown_name_lists_those_that_exist(shipped, tmp_path, monkeypatch, 
     with raises("weights.missing"):
         rvtssm.load("stret")
     assert cli.main(["train", "dataset=gen1", f"dataset.raw_dir={tmp_path}", "init_from=stret"]) == 2
-    assert "training.init_from: there are no weights named 'stret'" in capsys.readouterr().err
+    assert "training.init_from: stret: there are no such weights" in capsys.readouterr().err
     assert cli.main(["evaluate", "checkpoints=[street-tiny,stret]"]) == 2
     assert "there are no weights named 'stret'" in capsys.readouterr().err
     for folder in (tmp_path / "empty", tmp_path / "missing"):

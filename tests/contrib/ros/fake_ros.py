@@ -98,6 +98,9 @@ class FakeNode:
     def on_deactivate(self, state: object) -> str:
         return "success"
 
+    def on_cleanup(self, state: object) -> str:
+        return "success"
+
     def destroy_subscription(self, subscription: FakeSubscription) -> None:
         assert subscription is self.subscription
 
