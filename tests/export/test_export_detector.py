@@ -168,7 +168,7 @@ def test_weights_are_exported_alone(exported, tmp_path, monkeypatch):
 
 def test_weights_alone_have_no_size_of_frames(tmp_path, capsys):
     assert cli.main(["export", "street-tiny", f"out={tmp_path / 'model.safetensors'}", "height=96"]) == 2
-    assert "model.safetensors holds weights, which take frames of any size" in capsys.readouterr().err
+    assert "model.safetensors; it holds weights, which take frames of any size" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
