@@ -24,7 +24,7 @@ from rvtssm.models.weights import local_weights
 from rvtssm.records.settings import is_same_rate
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError
-from rvtssm.training.loop import describe
+from rvtssm.training.preflight import describe
 
 
 def evaluate(config: Config) -> list[EvaluationReport]:

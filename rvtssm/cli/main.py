@@ -90,7 +90,7 @@ def run(verb: str, words: list[str], flags: list[str]) -> int:
     from rvtssm.cli.settings_file import with_settings_files
 
     # The words: those of files first, then the ones that were typed.
-    words = with_settings_files(words)
+    words = with_settings_files(verb, words)
     check_read(verb, words)
     # A sweep composes the settings of each of its runs itself.
     if sweep := {*_SWEEP} & {*flags}:
@@ -140,8 +140,14 @@ def _composed(verb: str, words: list[str]) -> tuple[Config, dict[str, Any]]:
 
 def _show(config: Config, verb: Verb) -> None:
     """Print the settings that a verb reads, as YAML."""
+    from dataclasses import replace
+
     from omegaconf import OmegaConf
 
+    if "optim" in verb.reads:  # which train a detector
+        from rvtssm.models.parts import with_all_options
+
+        config = replace(config, model=with_all_options(config.model))
     shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*verb.reads, *verb.keys, "plugins"])
     console.print(OmegaConf.to_yaml(shown))
 

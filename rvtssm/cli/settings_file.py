@@ -10,15 +10,20 @@ from typing import Any
 
 import yaml
 
-from rvtssm.cli.words import as_written
+from rvtssm.cli.composition import fields_by_key, full_words
+from rvtssm.cli.words import in_grammar
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.user_error import UserError, in_one_line
 
 _KEY = "config="
 
 
-def with_settings_files(words: list[str]) -> list[str]:
+def with_settings_files(verb: str, words: list[str]) -> list[str]:
     """Return the words of a command line with the settings of a file in place of `config=FILE`, before all others.
+
+    Args:
+        verb: Whose short keys the file may use.
+        words: The words of the command line.
 
     Raises:
         UserError: The file is missing, or holds no settings.
@@ -26,11 +31,11 @@ def with_settings_files(words: list[str]) -> list[str]:
     files = [word.removeprefix(_KEY) for word in words if word.startswith(_KEY)]
     named = [word for word in words if not word.startswith(_KEY)]
     keys = {word.partition("=")[0] for word in named}
-    settings = [word for file in files for word in _words_of(Path(file).expanduser())]
+    settings = [word for file in files for word in _words_of(verb, Path(file).expanduser())]
     return [word for word in settings if word.partition("=")[0] not in keys] + named
 
 
-def _words_of(path: Path) -> Iterator[str]:
+def _words_of(verb: str, path: Path) -> Iterator[str]:
     if not path.is_file():
         raise UserError("file.missing", name=path, found="there is no such file", advice=did_you_mean(path).strip("; "))
     try:
@@ -41,12 +46,14 @@ def _words_of(path: Path) -> Iterator[str]:
         raise UserError(
             "file.content", name=path, found="it holds no settings", needed="names with values, as in hz: 50"
         )
-    yield from _flat(content, "")
+    yield from _flat(verb, content, "")
 
 
-def _flat(content: dict[str, Any], prefix: str) -> Iterator[str]:
+def _flat(verb: str, content: dict[str, Any], prefix: str) -> Iterator[str]:
+    known = fields_by_key(verb)
     for name, value in content.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
+        key = full_words(verb, [f"{prefix}{name}="])[0].removesuffix("=")
+        if isinstance(value, dict) and key not in known:  # a section, and no setting that holds a dict
+            yield from _flat(verb, value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}={as_written(value)}"
+            yield f"{prefix}{name}={in_grammar(verb, key, value)}"

@@ -99,11 +99,22 @@ def _split(verb: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
         override = OverridesParser.create().parse_override(word)
         if not override.is_sweep_override():
             fixed.append(word)
+        elif is_path(verb, key):
+            swept.append(f"{key}={','.join(map(_plain, _values(override)))}")
         elif override.is_choice_sweep() and _holds_list(verb, key) and "[" not in value:
             swept.append(f"{key}={','.join(f'[{one}]' for one in _values(override))}")
         else:
             swept.append(composition.hydra_word(word))
     return fixed, swept
+
+
+def _plain(path: str) -> str:
+    """Return a path in the only spelling that a folder of a sweep has: it cannot lead out of it."""
+    if not path or "://" in path:
+        return path
+    quote = path[0] if path[0] in "'\"" else ""
+    plain = os.path.normpath(path.strip(quote) if quote else path)
+    return quote + (os.path.abspath(plain) if plain.startswith("..") else plain) + quote
 
 
 def _holds_list(verb: str, key: str) -> bool:

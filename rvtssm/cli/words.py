@@ -37,7 +37,7 @@ def overrides(config: Config) -> list[str]:
     if config.training.init_from:
         default = {key: value for key, value in default.items() if key.split(".")[0] not in DECIDED}
     changed = [(key, value) for key, value in _leaves(config) if key not in default or value != default[key]]
-    return [f"{key}={_in_grammar(key, value)}" for key, value in changed]
+    return [f"{key}={in_grammar('', key, value)}" for key, value in changed]
 
 
 def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -49,9 +49,9 @@ def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + field.name, list(value) if isinstance(value, tuple) else value
 
 
-def _in_grammar(key: str, value: Any) -> str:
+def in_grammar(verb: str, key: str, value: Any) -> str:
     """Return a value as `compose` reads it: a path as it stands, a list of paths in YAML, all else as for Hydra."""
-    if is_path("", key):
+    if is_path(verb, key):
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return _for_hydra(value)
 

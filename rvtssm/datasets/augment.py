@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.datasets.data_config import ZOOM_IN_FACTORS, ZOOM_OUT_DIVISORS, FlipZoom
+from rvtssm.datasets.data_config import FlipZoom
 from rvtssm.records import Labels
 from rvtssm.system.jit import jit
 
@@ -101,12 +101,12 @@ def draw_placement(config: FlipZoom, height: int, width: int, labels: Labels, se
     source = target = frame
     if rng.random() < config.zoom_prob:
         if rng.random() < config.zoom_in_share:
-            factor = rng.uniform(*ZOOM_IN_FACTORS)
+            factor = rng.uniform(1.0, config.max_zoom_in)
             flipped = Placement(frame, is_flipped, frame, frame).labels(labels)
             if len(flipped):
                 source = _window_on_box(flipped, _shrunk(frame, factor), frame, rng)
         else:
-            shrunk = _shrunk(frame, rng.uniform(*ZOOM_OUT_DIVISORS))
+            shrunk = _shrunk(frame, rng.uniform(1.0, config.max_zoom_out))
             left = int(rng.integers(0, width - shrunk.width, endpoint=True))
             top = int(rng.integers(0, height - shrunk.height, endpoint=True))
             target = replace(shrunk, left=left, top=top)

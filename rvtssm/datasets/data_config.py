@@ -1,6 +1,6 @@
 """The settings of prepared recordings and of batches. This file does not import torch."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.limits import Settings, setting
@@ -84,12 +84,6 @@ class SamplingConfig(Settings, section="sampling"):
             raise UserError("setting.conflict", name="sampling.stream_share", found=found, needed=needed, advice=advice)
 
 
-# As in RVT (Gehrig and Scaramuzza, CVPR 2023): the share of zooms that zoom in on an object, and the ranges of both.
-_ZOOM_IN_SHARE = 0.8
-ZOOM_IN_FACTORS = (1.0, 1.5)  # by which objects grow
-ZOOM_OUT_DIVISORS = (1.0, 1.2)  # by which objects shrink
-
-
 @dataclass(frozen=True, slots=True)
 class FlipZoom:
     """How chunks of one kind are flipped and zoomed."""
@@ -97,6 +91,8 @@ class FlipZoom:
     flip_prob: float  # probability that a chunk is mirrored left to right
     zoom_prob: float  # probability that a chunk is zoomed
     zoom_in_share: float  # share of the zooms that zoom in; the others zoom out
+    max_zoom_in: float  # by which objects grow at most
+    max_zoom_out: float  # by which objects shrink at most
 
 
 @dataclass
@@ -114,9 +110,15 @@ class AugmentConfig(Settings, section="augment"):
     flip_prob: float = setting(0.5, at_least=0, at_most=1)
     """Probability that a chunk or a stream is mirrored left to right."""
     zoom_prob: float = setting(0.8, at_least=0, at_most=1)
-    """Probability that a random chunk is zoomed: in by up to 1.5 (four of five times), or out by up to 1.2."""
+    """Probability that a random chunk is zoomed, in or out."""
     stream_zoom_prob: float = setting(0.5, at_least=0, at_most=1)
-    """Probability that a stream is zoomed out by up to 1.2."""
+    """Probability that a stream is zoomed out."""
+    zoom_in_share: float = setting(0.8, at_least=0, at_most=1)
+    """Share of the zooms of random chunks that go in; as in RVT, like the largest zooms."""
+    max_zoom_in: float = setting(1.5, at_least=1)
+    """Largest factor by which objects grow."""
+    max_zoom_out: float = setting(1.2, at_least=1)
+    """Largest factor by which objects shrink."""
     window_ms: list[float] | None = setting(None, at_least=0.001, is_filled=True)
     """Window lengths to draw, such as [5,10,20,35,50]; null: as in `windows`."""
     stream_window_ms: list[float] | None = setting(None, at_least=0.001, is_filled=True)
@@ -135,12 +137,12 @@ class AugmentConfig(Settings, section="augment"):
     @property
     def random(self) -> FlipZoom:
         """How random chunks are flipped and zoomed."""
-        return FlipZoom(self.flip_prob, self.zoom_prob, _ZOOM_IN_SHARE)
+        return FlipZoom(self.flip_prob, self.zoom_prob, self.zoom_in_share, self.max_zoom_in, self.max_zoom_out)
 
     @property
     def stream(self) -> FlipZoom:
         """How streams are flipped and zoomed."""
-        return FlipZoom(self.flip_prob, self.stream_zoom_prob, 0.0)
+        return replace(self.random, zoom_prob=self.stream_zoom_prob, zoom_in_share=0.0)
 
 
 @dataclass

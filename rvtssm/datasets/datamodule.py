@@ -1,11 +1,10 @@
-"""The LightningDataModule: batches for training, validation, and evaluation at any rate. It works without a Trainer."""
+"""Batches for training, validation, and evaluation at any rate, with or without a Trainer of Lightning."""
 
 import functools
 import math
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
-import lightning as L
 import numpy as np
 import torch
 from torch.utils.data import Sampler
@@ -27,10 +26,11 @@ from rvtssm.system.user_error import UserError
 Loader = TypeVar("Loader", bound=SequenceLoader)
 
 
-class SequenceDataModule(L.LightningDataModule):
+class SequenceDataModule:
     """The batches of a dataset. Training batches are mixed; evaluation streams every recording from its start.
 
-    The trainer must be created with `use_distributed_sampler=False`, because the samplers divide the work among
+    A training makes a LightningDataModule of it (`rvtssm.training.loop`); importing Lightning takes seconds. The
+    trainer must be created with `use_distributed_sampler=False`, because the samplers divide the work among
     processes themselves. `rvtssm.datasets.sampling` explains the batches.
 
     Args:
@@ -46,6 +46,8 @@ class SequenceDataModule(L.LightningDataModule):
         UserError: `augment` asks for other windows of prepared recordings, or draws windows for chunks that the
             sampling mode does not have.
     """
+
+    trainer: Any = None
 
     def __init__(
         self,

@@ -47,9 +47,11 @@ def step_latency_ms(run: DetectorRun, sequences: Sequence[FrameSequence]) -> flo
         return read_latency_ms(Path(options.latency_from))
     if run.source != "raw":
         raise UserError(
-            "evaluation.latency_needs_raw",
-            "evaluation.streaming=true measures the latency on raw recordings; use them (evaluation.source=raw "
-            "dataset.raw_dir=DIR), or give evaluation.latency_ms",
+            "setting.needs",
+            name="evaluation.streaming",
+            found="true",
+            needed="the latency is measured on raw recordings",
+            advice="use them (evaluation.source=raw dataset.raw_dir=DIR), or give evaluation.latency_ms",
         )
     return measured_latency_ms(run, max(sequences, key=lambda sequence: len(sequence.windows)))
 
@@ -73,9 +75,10 @@ def measured_latency_ms(run: DetectorRun, sequence: FrameSequence) -> float:
     recording.close()
     if not seconds:
         raise UserError(
-            "evaluation.too_short_for_latency",
-            f"{path} is shorter than a window of {windows.stride_us / 1000:g} ms, so no latency can be measured; "
-            "give evaluation.latency_ms",
+            "file.content",
+            name=path,
+            found=f"it is shorter than a window of {windows.stride_us / 1000:g} ms, so no latency can be measured",
+            advice="give evaluation.latency_ms",
         )
     return 1000 * float(np.median(seconds[min(_WARM_UP, len(seconds) // 2) :]))
 
@@ -91,20 +94,24 @@ def read_latency_ms(path: Path) -> float:
         latency_ms, num_windows = float(content["step_ms"]["p50"]), content["windows_per_call"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(
-            "evaluation.no_latency",
-            f"evaluation.latency_from={path} has no latency; give a prediction.json of `rvtssm predict`, or "
-            "evaluation.latency_ms",
+            "file.content",
+            name=f"evaluation.latency_from={path}",
+            found="the file has no latency",
+            advice="give a prediction.json of `rvtssm predict`, or evaluation.latency_ms",
         ) from error
     if num_windows != 1:
         raise UserError(
-            "evaluation.latency_of_several",
-            f"evaluation.latency_from={path} was measured with {num_windows} windows per call; predict with "
-            "windows_per_call=1 to measure the latency of one",
+            "file.content",
+            name=f"evaluation.latency_from={path}",
+            found=f"it was measured with {num_windows} windows per call",
+            advice="predict with windows_per_call=1 to measure the latency of one",
         )
     if not 0 <= latency_ms < math.inf:
         raise UserError(
-            "evaluation.negative_latency",
-            f"evaluation.latency_from={path} has a latency of {latency_ms:g} ms; it must be at least 0",
+            "file.content",
+            name=f"evaluation.latency_from={path}",
+            found=f"a latency of {latency_ms:g} ms",
+            needed="it must be at least 0",
         )
     return latency_ms
 

@@ -134,10 +134,11 @@ def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:
     if trained.class_names != data.class_names:
         class_map, as_it_is = f" {CLASS_MAP_FORM.format('training')}", CLASS_MAP_FORM.format("evaluation")
     raise UserError(
-        "evaluation.other_data",
-        f"{path} cannot be scored on these data, because it was trained on {'; '.join(differences)}; fine-tune it on "
-        f"them (`rvtssm train training.init_from={path}{class_map}` with the same dataset) and evaluate the new "
-        f"weights, score it as it is with {as_it_is}, or only look at its boxes with `rvtssm predict`",
+        "weights.other_data",
+        name=path,
+        found=f"it cannot be scored on these data, because it was trained on {'; '.join(differences)}",
+        advice=f"fine-tune it on them (`rvtssm train training.init_from={path}{class_map}` with the same dataset) and "
+        f"evaluate the new weights, score it as it is with {as_it_is}, or only look at its boxes with `rvtssm predict`",
     )
 
 

@@ -1,5 +1,7 @@
 """The backbones, necks and heads that a detector can have. Add new ones to these tables."""
 
+from dataclasses import asdict, replace
+
 from rvtssm.models.backbones.rvt import RvtBackbone
 from rvtssm.models.backbones.timm import TimmBackbone
 from rvtssm.models.contracts import Backbone, Head, Neck
@@ -33,6 +35,22 @@ def head_class(model: ModelConfig) -> type[Head]:
     return heads()[model.head]
 
 
+def with_all_options(model: ModelConfig) -> ModelConfig:
+    """Return settings that name every option of the backbone, the neck and the head.
+
+    Args:
+        model: Settings of the parts.
+
+    Raises:
+        UserError: If a name is unknown, or if a part has no such option.
+    """
+    check_part("model.backbone", model.backbone, BACKBONES)
+    check_part("model.neck", model.neck, NECKS)
+    kinds = {"backbone": BACKBONES[model.backbone], "neck": NECKS[model.neck], "head": head_class(model)}
+    options = {f"{part}_options": asdict(model.options_of(part, kind.options)) for part, kind in kinds.items()}
+    return replace(model, **options)
+
+
 def build_parts(
     model: ModelConfig, temporal: TemporalConfig, frame_hw: tuple[int, int], num_classes: int, in_channels: int
 ) -> tuple[Backbone, Neck, Head]:
@@ -49,12 +67,9 @@ def build_parts(
         UserError: If a name is unknown, or if the parts do not fit each other.
     """
     # Names and own settings first, since a backbone takes long to build.
-    check_part("model.backbone", model.backbone, BACKBONES)
-    check_part("model.neck", model.neck, NECKS)
+    model = with_all_options(model)
     backbone_class = BACKBONES[model.backbone]
     neck_class = NECKS[model.neck]
-    for part, kind in (("backbone", backbone_class), ("neck", neck_class), ("head", head_class(model))):
-        model.options_of(part, kind.options)  # raises if there is no such setting
     # Each part is told what the one before it gives.
     backbone = backbone_class(model, temporal, frame_hw, in_channels)
     if not set(neck_class.strides) <= backbone.channels.keys():

@@ -133,7 +133,8 @@ class Streams:
                 if self.memory_chunk is not None:
                     state = self._forgotten(state, [(count + start) % self.memory_chunk != 0 for count in steps])
                 step = self._prepare(step_scale[start:stop])
-                with _without_padding(self.detector, is_pad, slice(start, stop)):
+                without_padding = _without_padding(self.detector, is_pad, slice(start, stop))
+                with without_padding, _with_statistics(self.detector, len(frames)):
                     of_segment, state = self.detector(hist[start:stop], state, step, frames, boxes)
                 predictions.append(of_segment)
             self._keep(slots, state, [count + len(hist) for count in steps])
@@ -311,6 +312,28 @@ def _without_padding(detector: Detector, is_pad: Tensor | None, steps: slice) ->
     finally:
         for hook in hooks:
             hook.remove()
+
+
+@contextmanager
+def _with_statistics(detector: Detector, num_frames: int) -> Iterator[None]:
+    """Let batch norms use their running statistics where a batch has one value per channel, which has no variance.
+
+    This is a batch whose only labelled frame has a single position at the coarsest stride.
+    """
+    coarsest = max(detector.neck.strides)
+    positions = [side // coarsest for side in detector.backbone.padded_hw]
+    norms = []
+    if num_frames <= 1 and positions == [1, 1]:
+        for part in detector.modules():
+            # A synchronised one sees the frames of all processes.
+            is_own = not isinstance(part, nn.SyncBatchNorm)
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and is_own:
+                norms.append(part.eval())
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.train()
 
 
 def check_causal(detector: Detector) -> None:

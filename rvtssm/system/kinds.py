@@ -143,7 +143,10 @@ KINDS = {
     "export.differs": Kind(
         "An exported file does not give what PyTorch gives.", "it was not kept; choose another format or precision"
     ),
+    # Weights
+    "weights.other_data": Kind("The weights were trained for other classes, frames or data."),
     # The installation
+    "install.compiler": Kind("There is no compiler for the code that PyTorch generates."),
     "install.extra": Kind("A package of an optional part is not installed."),
     "plugin.same_name": Kind("Another module has the name of the plugin.", "rename the file"),
     "memory.too_little": Kind("The work takes more memory than is free."),

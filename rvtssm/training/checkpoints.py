@@ -94,6 +94,12 @@ class Averaging(WeightAveraging):
 
     _is_swapped = False
 
+    @property
+    def average(self) -> torch.nn.Module:
+        """The average, or, while that is in their place, the weights that are trained."""
+        assert self._average_model is not None, "the training has not been set up"
+        return self._average_model
+
     def on_validation_epoch_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_validation_epoch_start(trainer, pl_module)
         self._is_swapped = True
@@ -229,6 +235,14 @@ class Checkpoints(Checkpoint):
             return
         # Several processes can only write together, as they do where all have the same error.
         if trainer.world_size > 1 and not (isinstance(exception, UserError) and exception.key == "run.not_finite"):
+            reached = "no checkpoint"
+            if self.last.is_file():
+                reached = f"step {step_of(self.last)} in {self.last}"
+            log.warning(
+                "processes that train together only write together, so the run goes back from step %d to %s",
+                trainer.global_step,
+                reached,
+            )
             return
         if trainer.global_step > self._whole_step.get("step", self._step):  # the error came after the optimiser's step
             self._keep_whole_step(trainer, will_validate=False)
@@ -257,9 +271,13 @@ class Checkpoints(Checkpoint):
         return will_stop, is_due
 
     def _save(self, trainer: L.Trainer, path: Path, copy_of: Path | None = None) -> None:
-        # The files stay what a run can go on from. All processes have the same weights.
-        if not all(bool(weight.isfinite().all()) for weight in trainer.lightning_module.parameters()):
-            log.warning("the weights of step %d are not finite and are not written", trainer.global_step)
+        # The files stay what a run can go on from. All processes have the same weights, and the same average of them.
+        kept = list(trainer.lightning_module.parameters())
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, Averaging):
+                kept += callback.average.parameters()
+        if not all(bool(weight.isfinite().all()) for weight in kept):
+            log.warning("the weights of step %d, or their average, are not finite and not written", trainer.global_step)
             return
         files = file_names(trainer.global_step, trainer.world_size)
         try:
@@ -320,9 +338,10 @@ def read_states(checkpoint: Path, stored: list[Any], rank: int) -> dict[str, Any
         path = checkpoint.parent / states
         if not path.is_file():
             raise UserError(
-                "resume.lacks_process",
-                f"{checkpoint} comes from {len(stored)} processes, but {path} is missing, in which process {rank} "
-                f"stored its streams; copy the files {', '.join(stored[1:])} together with the checkpoint",
+                "file.missing",
+                name=path,
+                found=f"process {rank} of the {len(stored)} that wrote {checkpoint} stored its streams there",
+                advice=f"copy the files {', '.join(stored[1:])} together with the checkpoint",
             )
         states = load_file(path)
     return states

@@ -4,36 +4,25 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.sequence import with_labels
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.detector import Detector, count_parameters
-from rvtssm.models.parts import head_class
+from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import TransferSource, mapped_classes, read_source, transfer
 from rvtssm.ssm.temporal_layers import with_layer_defaults
 from rvtssm.system.output_folder import locked
-from rvtssm.system.remote import absolute_path
 from rvtssm.system.user_error import UserError, in_one_line, said_of
-from rvtssm.training.checkpoints import (
-    best_checkpoint,
-    checkpoints_of,
-    has_no_patience,
-    last_checkpoint,
-    step_of,
-    validations_without_gain,
-)
+from rvtssm.training.checkpoints import best_checkpoint, has_no_patience, step_of, validations_without_gain
 from rvtssm.training.memory import check_step_memory, with_divided_batch
 from rvtssm.training.module import DetectionModule, ModuleSettings, Start
-from rvtssm.training.optim import learning_rate_rule
-from rvtssm.training.preflight import check, check_scored, early_weights, outdated_recordings
-from rvtssm.training.progress import Progress, say
+from rvtssm.training.preflight import check, check_scored, describe
+from rvtssm.training.progress import say
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, has_lower_rate, is_extension
+from rvtssm.training.run_lines import facts, say_doubts, say_interrupted_at_the_end, say_trained
 from rvtssm.training.start_settings import with_settings_of_files
 from rvtssm.training.trainer import build_trainer, check_compiler, choose_precision, speed_up
 from rvtssm.training.training_config import TrainSections
@@ -133,16 +122,16 @@ def _train(sections: TrainSections, trainer: L.Trainer, resume: Path | None) -> 
     peak_bytes = check_step_memory(sections, data, detector, device)
     speed_up(detector, device, recompute_strides=training.recompute_strides, compile_parts=training.compile)
     if trainer.is_global_zero:
-        _say_doubts(sections, data, settings.batch_size)
-        facts = _facts(sections, trainer, data, meta, settings.batch_size)
-        facts["scored"] = f"{scored[0] / scored[1]:.0%} of the validation labels"
-        facts["memory"] = f"about {peak_bytes / 1e9:.2g} GB per process"
+        say_doubts(sections, data, settings.batch_size)
+        known = facts(sections, trainer, data, meta, settings.batch_size)
+        known["scored"] = f"{scored[0] / scored[1]:.0%} of the validation labels"
+        known["memory"] = f"about {peak_bytes / 1e9:.2g} GB per process"
         if resume is not None:
-            facts["resumed from"] = resume
-        facts["output"] = sections.run_dir
-        say(f"about to train: {', '.join(f'{name} {value}' for name, value in facts.items())}")
+            known["resumed from"] = resume
+        known["output"] = sections.run_dir
+        say(f"about to train: {', '.join(f'{name} {value}' for name, value in known.items())}")
     _fit(trainer, module, data, resume)
-    _say_trained(sections, trainer, module)
+    say_trained(sections, trainer, module)
     return best_checkpoint(sections.run_dir)
 
 
@@ -152,7 +141,7 @@ def _fit(trainer: L.Trainer, module: DetectionModule, data: SequenceDataModule, 
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
     except SystemExit as ended:
         if ended.code:  # Lightning turns an interruption into this
-            _say_interrupted_at_the_end(Path(trainer.default_root_dir), trainer)
+            say_interrupted_at_the_end(Path(trainer.default_root_dir), trainer)
             raise KeyboardInterrupt from None
         raise
     except RuntimeError as error:
@@ -171,9 +160,13 @@ def _start_from(source: TransferSource, detector: Detector, described: Checkpoin
         return Start(path, source, described, list(transfer(source, detector, described)))
 
 
+class _TrainingData(SequenceDataModule, L.LightningDataModule):
+    """The recordings of a training as Lightning's trainer takes them."""
+
+
 def data_of(sections: TrainSections) -> SequenceDataModule:
     """Return the recordings of a training, not opened yet."""
-    return SequenceDataModule(
+    return _TrainingData(
         sections.dataset,
         sections.sampling,
         sections.augment,
@@ -181,22 +174,6 @@ def data_of(sections: TrainSections) -> SequenceDataModule:
         sections.seed,
         sections.windows.settings,
         has_pseudo_labels=sections.training.pseudo_weight > 0,
-    )
-
-
-def describe(sections: TrainSections, data: SequenceDataModule) -> CheckpointMeta:
-    """Return the description that checkpoints carry. Raise UserError for frames that have other windows."""
-    for sequence in (*data.sequences("train"), *data.sequences("val")):
-        sequence.check_settings(sections.windows.settings, data.spec.downsample)
-    folders = {key: path and absolute_path(path) for key, path in sections.folders.items()}
-    return CheckpointMeta(
-        data.spec,
-        sections.model,
-        sections.temporal,
-        data.settings,
-        window_lengths_us=data.window_lengths_us,
-        scored_as=sections.postprocess,
-        **folders,
     )
 
 
@@ -238,89 +215,3 @@ def _weights_if_complete(sections: TrainSections, resume: Path, module: Detectio
         weights = resume
     say(f"complete already: {resume} has {reason}; weights: {weights}")
     return weights
-
-
-def _say_doubts(sections: TrainSections, data: SequenceDataModule, total_batch: int) -> None:
-    """Warn of what may not be meant, and tell the learning rate if a rule changes it."""
-    outdated = outdated_recordings(sections.dataset.raw_dir, data)
-    if outdated:
-        say(
-            f"warning: {len(outdated)} prepared recordings, such as {outdated[0]}, were made from other recordings or "
-            f"labels than those in {sections.dataset.raw_dir}; `rvtssm preprocess` makes them again, and `rvtssm "
-            "inspect DIR full=true` names all of them"
-        )
-    if warning := early_weights(sections.training.average, sections.training.steps):
-        say(f"warning: {warning}")
-    if sections.optim.scale_with_batch:
-        say(learning_rate_rule(sections.optim, total_batch))
-
-
-def _facts(
-    sections: TrainSections, trainer: L.Trainer, data: SequenceDataModule, meta: CheckpointMeta, total_batch: int
-) -> dict[str, Any]:
-    """Return what a person wants to check before a run: its data, its steps, where and how it runs."""
-    training, sampling = sections.training, sections.sampling
-    recordings = {}
-    for split in ("train", "val"):
-        sequences = data.sequences(split)
-        recordings[split] = with_labels(sequences, data.num_without_boxes(split, sequences))
-    batch = f"{total_batch} x {sampling.chunk_length} windows"
-    parts = {"processes": training.devices * training.num_nodes, "accumulated batches": training.accumulate}
-    factors = [f"{number} {name}" for name, number in parts.items() if number > 1]
-    if factors:
-        batch += f" ({' x '.join([*factors, str(sampling.num_chunks)])})"
-    device = str(trainer.strategy.root_device)
-    if trainer.world_size > 1:
-        device += f" x {trainer.world_size}"
-    return {
-        "source": f"{data.source} {data.spec.name}",
-        "stride": f"{meta.windows.stride_us / 1000:g} ms",
-        "recordings": f"{recordings['train']} (validation: {recordings['val']})",
-        "steps": f"{training.steps} of {batch}",
-        "device": device,
-        "precision": training.precision,
-        "score": head_class(sections.model).describe_scores(sections.postprocess),
-    }
-
-
-def _say_trained(sections: TrainSections, trainer: L.Trainer, module: DetectionModule) -> None:
-    """Tell how long a run took, how good its weights are, and where they and its logs are."""
-    training, out, checkpoints = sections.training, sections.run_dir, checkpoints_of(trainer)
-    if trainer.global_step < training.steps:
-        say(
-            f"ended before step {training.steps}: {checkpoints.num_without_gain} validations in a row had no higher AP "
-            f"(training.patience={training.patience})"
-        )
-    millions = count_parameters(module.detector)["total"] / 1e6
-    text = f"trained {millions:.3f} M parameters for {trainer.global_step} steps in {module.train_seconds:.0f} s"
-    text += f" in {training.precision}"
-    progress = next(callback for callback in trainer.callbacks if isinstance(callback, Progress))  # type: ignore[attr-defined]
-    if progress.data_wait is not None:
-        text += f", {progress.data_wait:.1%} data wait"
-    if checkpoints.start_ap is not None:
-        text += (
-            f"; validation AP {_percent(checkpoints.start_ap)} at the start, {_percent(checkpoints.best_ap)} at best"
-        )
-    say(f"{text}; weights: {best_checkpoint(out)}, logs: {out}")
-    if "tensorboard" in training.loggers:
-        say(f"losses, AP and pictures: tensorboard --logdir {out}")
-
-
-def _percent(ap: float) -> str:
-    return "unknown" if ap < 0 else f"{100 * ap:.1f}"
-
-
-def _say_interrupted_at_the_end(out: Path, trainer: L.Trainer) -> None:
-    """Tell about the weights of a run that was interrupted after its last step; nothing for any other run."""
-    last, max_steps = last_checkpoint(out), trainer.max_steps
-    if trainer.global_step < max_steps:
-        return
-    last_step = load_file(last)["global_step"] if last.is_file() else 0
-    if last_step == max_steps:
-        best = best_checkpoint(out)
-        say(f"all {last_step} steps and the last validation are done; weights: {best} (highest AP) and {last}")
-        return
-    weights = "there are none"
-    if last_step:
-        weights = f"{last} has those of step {last_step}, from which resume=auto continues"
-    say(f"all {max_steps} steps are done, but weights are written after the last validation; {weights}")

@@ -90,11 +90,11 @@ def check_step_memory(
         return peak
     sampling, shape = sections.sampling, detector.frame_hw
     raise UserError(
-        "memory.step_too_large",
-        f"a training step of {sampling.num_chunks} x {sampling.chunk_length} frames of {shape[0]} x {shape[1]} takes "
-        f"about {peak / 1e9:.2g} GB of memory, but {free / 1e9:.2g} GB are free; set sampling.batch_size=auto, which "
-        "takes the largest batch that fits, a smaller sampling.chunk_length or model, or "
-        "training.recompute_strides=[4,8,16,32]",
+        "memory.too_little",
+        found=f"a training step of {sampling.num_chunks} x {sampling.chunk_length} frames of {shape[0]} x {shape[1]} "
+        f"takes about {peak / 1e9:.2g} GB of memory, but {free / 1e9:.2g} GB are free",
+        advice="set sampling.batch_size=auto, which takes the largest batch that fits, a smaller sampling.chunk_length "
+        "or model, or training.recompute_strides=[4,8,16,32]",
     )
 
 
@@ -116,9 +116,12 @@ def with_divided_batch(sections: TrainSections) -> TrainSections:
     batch_size = min(sampling.num_chunks, share)
     if share % batch_size:
         raise UserError(
-            "sampling.batch_of_process",
-            f"sampling.total_batch={sampling.total_batch} gives each process {share} chunks, which are no multiple of "
-            f"sampling.batch_size={batch_size}; set sampling.batch_size to {_in_words(_batches(sampling, share))}",
+            "setting.conflict",
+            name="sampling.batch_size",
+            found=batch_size,
+            needed=f"sampling.total_batch={sampling.total_batch} gives each process {share} chunks, which are no "
+            "multiple of it",
+            advice=f"set sampling.batch_size to {_in_words(_batches(sampling, share))}",
         )
     return _with_batch(sections, batch_size)
 
@@ -134,10 +137,12 @@ def _chunks_of_process(sections: TrainSections) -> int:
         parts = [sampling.total_batch // batch for batch in _batches(sampling, sampling.total_batch)]
         needs = "a random chunk and a stream" if sampling.smallest_batch == 2 else "a chunk"
         raise UserError(
-            "sampling.total_batch",
-            f"sampling.total_batch={sampling.total_batch} cannot be divided over training.devices={training.devices} x "
-            f"training.num_nodes={training.num_nodes} x training.accumulate={training.accumulate} = {num_parts} parts, "
-            f"each with {needs}; use {_in_words(parts)} parts, or another total batch, which is another recipe",
+            "setting.conflict",
+            name="sampling.total_batch",
+            found=sampling.total_batch,
+            needed=f"it cannot be divided over training.devices={training.devices} x training.num_nodes="
+            f"{training.num_nodes} x training.accumulate={training.accumulate} = {num_parts} parts, each with {needs}",
+            advice=f"use {_in_words(parts)} parts, or another total batch, which is another recipe",
         )
     return share
 

@@ -206,9 +206,11 @@ class DetectionModule(L.LightningModule):
         """
         if "weights" not in signature(self.detector.head.loss).parameters:
             raise UserError(
-                "training.weights_of_loss",
-                f"the loss of {type(self.detector.head).__name__} accepts no weights, but labels made by a detector "
-                "need them; set training.pseudo_weight=0 to leave these labels out",
+                "setting.conflict",
+                name="training.pseudo_weight",
+                found=f"{self.settings.training.pseudo_weight:g}",
+                needed=f"the loss of {type(self.detector.head).__name__} accepts no weights",
+                advice="set training.pseudo_weight=0 to leave out labels made by a detector",
             )
         by_score = self.settings.training.pseudo_weight * pseudo_scores.clamp(min=0)  # 0 for uncertain objects
         num_targets = on_device(batch.num_targets, pseudo_scores.device)[:, None]

@@ -24,10 +24,6 @@ _MOMENTUM = 0.95  # of Nesterov, for the matrices
 _RMS = 0.2  # root mean square of a step of AdamW, which Muon's step matches
 
 
-# As in RVT: the first learning rate is a twentieth of the peak, the last one a ten-thousandth.
-_START_DIVISOR, _END_DIVISOR = 20.0, 10_000.0
-
-
 def peak_learning_rate(config: OptimConfig, batch_size: int) -> float:
     """Return the peak learning rate of `config` for a batch of `batch_size` sequences over all processes."""
     if config.scale_with_batch:
@@ -120,8 +116,8 @@ def build_optimizer(
         pct_start=max(config.warmup_fraction, 1.5 / (num_steps + 1)),
         anneal_strategy="linear",
         cycle_momentum=False,
-        div_factor=_START_DIVISOR,
-        final_div_factor=_END_DIVISOR / _START_DIVISOR,
+        div_factor=config.start_divisor,
+        final_div_factor=config.end_divisor / config.start_divisor,
     )
     return optimizer, schedule
 
@@ -253,6 +249,6 @@ def h2_term(layers: Sequence[TemporalLayer], band: tuple[float, ...]) -> Tensor:
     """
     if not layers:
         raise UserError(
-            "training.no_norm", "no state is carried (temporal.strides=[]), so there is no norm to keep small"
+            "setting.conflict", name="temporal.strides", found="[]", needed="no state has a norm to keep small"
         )
     return torch.stack([layer.h2_norm(math.pi * band[0], math.pi * band[1]) for layer in layers]).sum()

@@ -9,12 +9,13 @@ from rvtssm.datasets.prepare_recording import Recipe, is_made_from
 from rvtssm.datasets.store import StoredSequence
 from rvtssm.datasets.tree import RawRecording, find_recordings
 from rvtssm.evaluation.protocol import num_scored, scoring_rules
+from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import build_detector
 from rvtssm.models.parts import head_class
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.extras import check_extra
 from rvtssm.system.machine import check_memory
-from rvtssm.system.remote import is_url
+from rvtssm.system.remote import absolute_path, is_url
 from rvtssm.system.user_error import UserError
 from rvtssm.training.optim import h2_term
 from rvtssm.training.training_config import H2_BAND, TrainSections
@@ -49,16 +50,33 @@ def check(config: TrainSections) -> None:
             raise UserError(error.key, f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
 
 
+def describe(sections: TrainSections, data: SequenceDataModule) -> CheckpointMeta:
+    """Return the description that checkpoints carry. Raise UserError for frames that have other windows."""
+    for sequence in (*data.sequences("train"), *data.sequences("val")):
+        sequence.check_settings(sections.windows.settings, data.spec.downsample)
+    folders = {key: path and absolute_path(path) for key, path in sections.folders.items()}
+    return CheckpointMeta(
+        data.spec,
+        sections.model,
+        sections.temporal,
+        data.settings,
+        window_lengths_us=data.window_lengths_us,
+        scored_as=sections.postprocess,
+        **folders,
+    )
+
+
 def check_scored(data: SequenceDataModule) -> tuple[int, int]:
     """Return how many labels of the validation are scored, and how many it has. Raise UserError if none is scored."""
     labels = [sequence.labels for sequence in data.sequences("val")]
     scored, all_labels = num_scored(labels, data.spec), sum(map(len, labels))
     if not scored:
         raise UserError(
-            "training.no_scored_label",
-            f"none of the {all_labels} labels of the val split is scored ({scoring_rules(data.spec)}), so no weights "
-            "would be the best; lower min_side_px, min_diagonal_px or skip_us in dataset.yaml, or choose other "
-            "recordings",
+            "labels.none_scored",
+            name="val split",
+            found=f"none of its {all_labels} labels is scored ({scoring_rules(data.spec)}), so no weights would be the "
+            "best",
+            advice="lower min_side_px, min_diagonal_px or skip_us in dataset.yaml, or choose other recordings",
         )
     return scored, all_labels
 

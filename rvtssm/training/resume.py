@@ -4,12 +4,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rvtssm.datasets.data_config import AugmentConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.system.user_error import UserError
 from rvtssm.training.checkpoints import best_checkpoint, is_whole, last_checkpoint, latest_checkpoint, step_of
-from rvtssm.training.training_config import TrainSections
+from rvtssm.training.training_config import OptimConfig, TrainSections
 
 _OF_TRAINING = (
     *("steps", "init_from", "average", "class_map", "accumulate", "devices", "num_nodes", "precision"),
@@ -125,7 +126,9 @@ def check_same_run(state: dict[str, Any], decisive: Decisive) -> None:
     Raises:
         UserError: The settings differ.
     """
-    stored = state["decisive"]
+    # Keys that an older version did not know had the values that are the defaults now.
+    usual = flat({"augment": asdict(AugmentConfig()), "optim": asdict(OptimConfig())})
+    stored = {key: _comparable(value) for key, value in usual.items()} | state["decisive"]
     differing = [name for name in {**stored, **decisive} if stored.get(name) != decisive.get(name)]
     if is_extension(state, decisive):
         differing.remove("training.steps")

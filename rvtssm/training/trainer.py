@@ -92,23 +92,30 @@ def check_processes(devices: int, num_nodes: int) -> None:
     if name is None:
         if num_nodes > 1 and "MASTER_ADDR" not in os.environ:  # the processes would wait for each other in vain
             raise UserError(
-                "launch.no_launcher",
-                f"training.num_nodes={num_nodes} needs a launcher, which tells the machines of each other; start the "
-                "training with scripts/train_torchrun.sh or scripts/train_slurm.sh",
+                "setting.needs",
+                name="training.num_nodes",
+                found=num_nodes,
+                needed="a launcher tells the machines of each other",
+                advice="start the training with scripts/train_torchrun.sh or scripts/train_slurm.sh",
             )
         return
     started = LAUNCHERS[name]().world_size()
     if started != devices * num_nodes:
         raise UserError(
-            "launch.processes",
-            f"{name} has started {started} processes, but training.devices={devices} per node and "
-            f"training.num_nodes={num_nodes} make {devices * num_nodes}; set them as they were given to {name}",
+            "setting.conflict",
+            name="training.devices",
+            found=devices,
+            needed=f"with training.num_nodes={num_nodes} this makes {devices * num_nodes} processes, but {name} has "
+            f"started {started}",
+            advice=f"set both as they were given to {name}",
         )
     if name == "srun" and started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:  # Lightning needs this variable
         raise UserError(
-            "launch.srun_total",
-            f"srun has started {started} processes without saying how many per node; start them with "
-            f"--nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks",
+            "setting.needs",
+            name="training.num_nodes",
+            found=num_nodes,
+            needed=f"srun has started {started} processes without saying how many per node",
+            advice=f"start them with --nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks",
         )
 
 
@@ -161,11 +168,14 @@ def build_trainer(
             default_root_dir=out_dir,
         )
     except (MisconfigurationException, ModuleNotFoundError) as error:
-        raise UserError("training.trainer_refuses", f"training cannot run with these settings: {error}") from None
+        raise UserError("setting.conflict", found=f"training cannot run with these settings: {error}") from None
     if config.sync_batchnorm and trainer.strategy.root_device.type != "cuda":
         raise UserError(
-            "training.sync_batchnorm",
-            "training.sync_batchnorm=true needs GPUs; on CPUs use larger batches or freeze_batchnorm",
+            "setting.needs",
+            name="training.sync_batchnorm",
+            found="true",
+            needed="it needs GPUs",
+            advice="on CPUs use larger batches or freeze_batchnorm",
         )
     trainer.callbacks[:0] = callbacks  # type: ignore[attr-defined]
     if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
@@ -235,8 +245,11 @@ def choose_precision(precision: str, accelerator: str, num_processes: int = 1) -
     device_type = {"auto": usual_device(), "gpu": "cuda"}.get(accelerator, accelerator)
     if precision == "float16" and device_type == "cpu":
         raise UserError(
-            "training.float16_on_cpu",
-            "training.precision=float16 needs a GPU; on a CPU, set training.precision=bf16 or float32",
+            "setting.needs",
+            name="training.precision",
+            found="float16",
+            needed="it needs a GPU",
+            advice="on a CPU, set training.precision=bf16 or float32",
         )
     if precision == "float16":
         return precision
@@ -250,12 +263,15 @@ def check_compiler(device_type: str) -> None:
     if device_type == "cuda":
         if find_spec("triton") is None:
             raise UserError(
-                "training.no_triton",
-                "training.compile=true needs Triton on a GPU; install it, or set training.compile=false",
+                "install.compiler",
+                name="training.compile=true",
+                found="Triton is not installed, which compiles for a GPU",
+                advice="install it, or set training.compile=false",
             )
     elif not any(which(name) for name in (os.environ.get("CXX", ""), *_COMPILERS) if name):
         raise UserError(
-            "training.no_compiler",
-            f"training.compile=true needs a C++ compiler on a CPU, but none of {', '.join(_COMPILERS)} is installed; "
-            "install one, name it in the variable CXX, or set training.compile=false",
+            "install.compiler",
+            name="training.compile=true",
+            found=f"none of the C++ compilers {', '.join(_COMPILERS)} is installed",
+            advice="install one, name it in the variable CXX, or set training.compile=false",
         )

@@ -40,6 +40,10 @@ class OptimConfig(Settings, section="optim"):
     """Only for the weights of linear and convolutional layers."""
     warmup_fraction: float = setting(0.005, at_least=0, below=1)
     """Share of all steps that come before the peak."""
+    start_divisor: float = setting(20.0, at_least=1)
+    """Peak over the first learning rate, as in RVT."""
+    end_divisor: float = setting(10_000.0, at_least=1)
+    """Peak over the last learning rate, as in RVT."""
     scale_with_batch: bool = False
     """Peak = learning_rate * sqrt(batch / 8), as in the paper."""
     clip_value: float = setting(1.0, at_least=0)

@@ -19,6 +19,7 @@ from rvtssm.cli.composition import full_words, to_config
 from rvtssm.cli.config import Config
 from rvtssm.cli.help import keys_of
 from rvtssm.cli.main import compose, main
+from rvtssm.cli.settings_file import with_settings_files
 from rvtssm.cli.verbs import verbs
 from rvtssm.cli.words import settings_of
 from rvtssm.contrib.demo.simulation_config import CAMERAS
@@ -234,7 +235,7 @@ def test_settings_that_do_not_fit_are_refused(overrides, key):
     [
         ("resume=/gone.ckpt", "file.missing"),
         ("training.init_from=/gone.ckpt", "weights.missing"),
-        ("training.accelerator=mps", "training.trainer_refuses"),
+        ("training.accelerator=mps", "setting.conflict"),
     ],
 )
 def test_a_run_is_refused_before_its_data_are_sought(tmp_path, override, key):
@@ -261,6 +262,18 @@ def test_a_file_of_settings_is_what_config_prints_and_words_win(tmp_path, capsys
     (tmp_path / "again.yaml").write_text(shown[0])
     assert main(["live", f"config={tmp_path / 'again.yaml'}", "--config"]) == 0
     assert capsys.readouterr().out == shown[0]
+
+
+def test_texts_of_a_settings_file_stand_as_they_are(tmp_path):
+    """No comma, bracket or `=` of a text or a path means anything there, and a setting may hold a dict."""
+    (tmp_path / "run.yaml").write_text(
+        f"out: '{tmp_path}/a, [b=1]'\n"
+        "training:\n  loggers: ['a,b=[1].C']\n  init_from: a,b.ckpt\n  class_map: {car: vehicle}\n"
+    )
+    config = compose(with_settings_files("train", [f"config={tmp_path / 'run.yaml'}", "seed=3"]), "train")
+    assert (config.out, config.seed, config.training.init_from) == (f"{tmp_path}/a, [b=1]", 3, "a,b.ckpt")
+    assert config.training.loggers == ["a,b=[1].C"]
+    assert config.training.class_map == {"car": "vehicle"}
 
 
 @pytest.mark.parametrize("text", [None, "[1, 2]", "{"])

@@ -198,12 +198,30 @@ def test_each_point_has_a_folder_and_a_command_of_its_own(swept, tmp_path):
         (["seed=1", "seed=0,1"], "setting.conflict"),
         (["seed=0,0"], "setting.conflict"),
         (["temporal=lstm", "temporal.name=s5,s4"], "setting.conflict"),
+        (["training.init_from=a.ckpt,./b/../a.ckpt"], "setting.conflict"),
     ],
     ids=str,
 )
 def test_two_runs_never_share_a_folder(words, kind, swept):
     with raises(kind):
         cli.run("train", words, ["--multirun"])
+
+
+@pytest.mark.parametrize("named", [["out=of/me"], []])
+def test_each_evaluation_of_a_sweep_has_a_folder_below_that_of_the_sweep(does, monkeypatch, tmp_path, named):
+    """Whatever the paths are that name it, and also if no folder is named."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    found = []
+    does("evaluate", lambda config: found.append((config.out, config.checkpoint, config.evaluation.split)))
+    weights = "checkpoint=../a.ckpt,b/../../../c.ckpt,hf://x/y"
+    assert cli.main(["evaluate", "-m", weights, "split=val,test", *named, *QUIET]) == 0
+    assert len(found) == 6 and len({checkpoint for _, checkpoint, _ in found}) == 3
+    sweep = tmp_path / ("of/me" if named else "outputs/evaluate")
+    folders = {(tmp_path / out).resolve() for out, *_ in found}
+    assert len(folders) == 6 and all(sweep in folder.parents for folder in folders)
+    assert not any(folder in other.parents for folder in folders for other in folders)
 
 
 def test_a_sweep_takes_several_paths_and_elements_of_lists(swept):

@@ -14,7 +14,7 @@ from user_errors import raises
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.augment import Placement, Window, draw_placement
 from rvtssm.datasets.chunks import ChunkDataset, Collate, spread_to_the_last
-from rvtssm.datasets.data_config import AugmentConfig, FlipZoom
+from rvtssm.datasets.data_config import AugmentConfig
 from rvtssm.datasets.packed_batch import count_frames, scatter_frames, stack_events, stack_frames
 from rvtssm.datasets.sampling import ChunkRequest
 from rvtssm.datasets.sequence import RawSplit
@@ -230,8 +230,8 @@ def test_a_batch_of_nothing_is_zeros(small_tree):
 
 HEIGHT, WIDTH = 48, 64
 RANDOM, STREAM = AugmentConfig().random, AugmentConfig().stream
-ZOOM_IN = FlipZoom(flip_prob=0.5, zoom_prob=1, zoom_in_share=1)
-ZOOM_OUT = FlipZoom(flip_prob=0.5, zoom_prob=1, zoom_in_share=0)
+ZOOM_IN = replace(RANDOM, zoom_prob=1, zoom_in_share=1)
+ZOOM_OUT = replace(RANDOM, zoom_prob=1, zoom_in_share=0)
 FRAME = Window(0, 0, WIDTH, HEIGHT)
 
 

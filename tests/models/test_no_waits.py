@@ -137,7 +137,7 @@ def test_matches_that_are_left_over_count_nothing(monkeypatch):
     for weights in (None, torch.tensor([[1.0, 0.5, 0.0], [0.25, 1.0, 1.0]])):
         own, ours = predictions.clone().requires_grad_(), predictions.clone().requires_grad_()
         wanted = yolox_loss(own, targets, num_targets, locations, weights=weights)
-        monkeypatch.setattr(yolox, "most_matches", lambda is_object, num_targets: 40)
+        monkeypatch.setattr(yolox, "most_matches", lambda *_: 40)
         found = yolox_loss(ours, targets, num_targets, locations, weights=weights)
         monkeypatch.undo()
         torch.testing.assert_close(found, wanted)

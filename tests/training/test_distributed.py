@@ -7,6 +7,7 @@ Processes have the variables that torchrun or srun would write; no test starts e
 import contextlib
 import fcntl
 import os
+import re
 import signal
 import time
 from collections import defaultdict
@@ -211,7 +212,11 @@ def test_a_run_goes_on_after_one_of_its_processes_was_killed_or_asked_to_end(who
         return load_file(last_checkpoint(tmp_path))["global_step"]
 
     codes = ranks(tmp_path, *settings, blow=(0, 3, signal.SIGKILL))
-    assert codes[0] == -signal.SIGKILL and codes[1] != 0 and reached() == 2
+    assert codes == [-signal.SIGKILL, 2] and reached() == 2
+    told = " ".join((tmp_path / "rank1.txt").read_text().split())
+    assert told.count("another process of this training has ended") == 1 and "Traceback" not in told
+    assert re.search(r"goes back from step \d to step 2 in", told), told
+    assert "the same command with resume=auto goes on" in told
     # one is asked to end, as by SLURM when the time of the job is over: all do, after the step that they are in
     asked = ranks(tmp_path, *settings, blow=(1, 2, signal.SIGUSR1), launcher=srun_variables)
     assert asked == [130, 0] and reached() == 3

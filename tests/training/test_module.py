@@ -31,12 +31,14 @@ HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
 SPEC = replace(event_examples.SPEC, height=HEIGHT, width=WIDTH, label_interval_us=STRIDE_US, skip_us=0)
 
 
-def build_module(temporal: str = "s5", memory_chunk: int | None = None, **memory) -> DetectionModule:
+def build_module(
+    temporal: str = "s5", memory_chunk: int | None = None, hw=(HEIGHT, WIDTH), **memory
+) -> DetectionModule:
     """A module of a small detector whose memory lasts, and whose losses are kept in `module.logged`."""
     torch.manual_seed(0)
     model = ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0, layer_scale=1.0)
     layer = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0, bandlimit=0.0, **memory)
-    detector = build_detector(model, layer, HEIGHT, WIDTH, 2)
+    detector = build_detector(model, layer, *hw, 2)
     for name, parameter in detector.head.named_parameters():
         if name.endswith(("class_out.bias", "objectness_out.bias")):  # as sure as after some training
             torch.nn.init.zeros_(parameter)
@@ -105,6 +107,19 @@ def test_a_model_that_forgets_by_the_chunk_is_trained_so():
     torch.testing.assert_close(whole[3:].flatten(0, 1), found, rtol=1e-5, atol=1e-4)
 
 
+def test_one_frame_of_one_position_trains_without_statistics_of_its_own():
+    """Such a batch has no variance, so it is normed by the statistics so far; the next batch has its own again."""
+    module = build_module(hw=(32, 32))
+    module.train()
+    norms = [part for part in module.modules() if isinstance(part, torch.nn.BatchNorm2d)]
+    hist = draw_counts(2, 1)[..., :32, :32]
+    alone = module.training_step(make_batch(hist[:1], [-1], [True]), 0)
+    alone.backward()
+    assert alone.isfinite() and not any(norm.num_batches_tracked for norm in norms)
+    module.training_step(make_batch(hist, [-1], [True]), 0)
+    assert all(norm.training and norm.num_batches_tracked for norm in norms)
+
+
 @pytest.mark.parametrize("factor", [0.1, 0.5])
 def test_the_step_is_the_one_of_the_data(factor):
     module, hist = build_module(), draw_counts(4, 2)
@@ -164,7 +179,7 @@ def test_a_process_goes_on_with_its_own_streams_and_random_numbers(tmp_path):
     checkpoint = {"decisive": module.decisive, "global_step": 3, "extended_at": [], "train_seconds": 60.0}
     checkpoint["optimizer_states"] = []
     checkpoint["processes"] = [parts[0], "step_3_process_1.pt"]
-    with raises("resume.lacks_process"):
+    with raises("file.missing", "step_3_process_1.pt"):
         module.on_load_checkpoint(checkpoint)
     save_file(tmp_path / "step_3_process_1.pt", parts[1])
     module.on_load_checkpoint(checkpoint)
@@ -423,5 +438,5 @@ def test_a_head_that_takes_no_weights_says_how_to_go_on(monkeypatch):
     built = build_module()
     monkeypatch.setattr(built.detector.head, "loss", lambda predictions, targets, num_targets, divisor: {})
     batch = replace(make_batch(draw_counts(1, 2), [0, 1], [True, True]), pseudo_scores=torch.zeros(2, 3))
-    with raises("training.weights_of_loss"):
+    with raises("setting.conflict", "training.pseudo_weight"):
         built.losses_of(batch)

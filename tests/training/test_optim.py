@@ -277,5 +277,5 @@ def test_a_layer_without_the_norm_is_refused_before_training(name):
 
 
 def test_a_run_without_a_remembering_stage_is_refused_with_the_configuration():
-    with raises("training.no_norm", "optim.h2_weight=0.1"):
+    with raises("setting.conflict", "optim.h2_weight=0.1"):
         check(compose(["experiment=demo", "temporal.strides=[]", "optim.h2_weight=0.1"]))

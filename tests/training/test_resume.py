@@ -33,7 +33,7 @@ from rvtssm.cli.main import main
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.system.files import atomic_file
-from rvtssm.training.checkpoints import Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
+from rvtssm.training.checkpoints import Averaging, Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.resume import find_resume
 from rvtssm.training.trainer import build_trainer
@@ -609,6 +609,24 @@ def test_the_average_lies_on_the_device_of_the_training(tmp_path, monkeypatch):
     module.layer = torch.nn.Linear(1, 1)  # Lightning moves it later
     trainer.callbacks[0].setup(trainer, module, "fit")
     assert {weight.device.type for weight in trainer.callbacks[0]._average_model.parameters()} == {"meta"}
+
+
+class SpoiledAverage(L.Callback):
+    """Makes the average not finite after the second step, while the weights stay finite."""
+
+    def on_train_batch_end(self, trainer, pl_module, *rest):
+        if trainer.global_step == 2:
+            averaging = next(callback for callback in trainer.callbacks if isinstance(callback, Averaging))
+            next(averaging.average.parameters()).data.fill_(math.nan)
+
+
+def test_an_average_that_is_not_finite_is_not_written(toy_config, tmp_path, caplog):
+    config = toy_config(tmp_path, *FOUR_STEPS, "training.average=0.5", "training.checkpoint_every=1")
+    train(config, callbacks=[SpoiledAverage()])
+    assert all(f"weights of step {step}, or their average, are not finite" in caplog.text for step in (2, 3, 4))
+    last = load_file(last_checkpoint(tmp_path))
+    assert last["global_step"] == 1
+    assert all(value.isfinite().all() for value in last["state_dict"].values() if value.is_floating_point())
 
 
 def test_a_training_that_is_too_short_for_its_average_is_told(runs):

@@ -54,8 +54,10 @@ def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events,
         recordings = find_recordings(config.dataset.raw_dir, "test", spec)
         if not recordings:
             raise UserError(
-                "audit.no_recording",
-                f"{config.dataset.raw_dir} holds no test recording of {spec.name}; name a recording=FILE",
+                "file.missing",
+                name=config.dataset.raw_dir,
+                found=f"it holds no test recording of {spec.name}",
+                advice="name a recording=FILE",
             )
         where = str(recordings[0].events_path)
     if where is None:

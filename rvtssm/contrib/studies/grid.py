@@ -51,7 +51,9 @@ def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
         is_listed = override.is_choice_sweep() and override.value_type is not ValueType.GLOB_CHOICE_SWEEP
         if not (is_listed or override.is_range_sweep()):
             raise UserError(
-                "study.not_listed", f"{override.input_line}: the points of a study are listed; write key=value,value"
+                "setting.form",
+                found=override.input_line,
+                needed="the points of a study are listed, as in key=value,value",
             )
         axes[override.key_or_group] = list(override.sweep_string_iterator())
     return plain, axes
@@ -114,7 +116,8 @@ def _check_read(base: StudySettings, plain: Sequence[str], axes: Mapping[str, Se
     varied += [key for key in axes if key.partition(".")[0] not in READ_BY_EVALUATION]
     if unread or varied:
         raise UserError(
-            "study.trains_nothing",
-            f"{' '.join([*unread, *varied])}: a study of weights that are given trains nothing, so nothing reads this; "
-            f"leave it out (its axes are keys of {', '.join(READ_BY_EVALUATION)}), or leave the weights out",
+            "setting.not_read",
+            name=" ".join([*unread, *varied]),
+            needed="a study of weights that are given trains nothing",
+            advice=f"leave it out (its axes are keys of {', '.join(READ_BY_EVALUATION)}), or leave the weights out",
         )

@@ -75,8 +75,9 @@ def audit_detector(
     config = config or AuditConfig()
     if not isinstance(checkpoint.detector, Detector):
         raise UserError(
-            "audit.is_exported",
-            "an exported file shows neither its layers nor its maps; audit the checkpoint it was made from",
+            "file.kind",
+            found="an exported file shows neither its layers nor its maps",
+            advice="audit the checkpoint it was made from",
         )
     check_causal(checkpoint.detector)
     downsample = downsample or downsample_by_size(checkpoint, *sensor_hw)
@@ -85,9 +86,9 @@ def audit_detector(
     border = checkpoint.model_config.memory_chunk or _BORDER
     if len(frames) <= border + 1:
         raise UserError(
-            "audit.too_short",
-            f"the events fill {len(frames)} windows, but an audit of these weights needs {border + 2}; give a longer "
-            "recording or a larger audit.duration_s",
+            "file.content",
+            found=f"the events fill {len(frames)} windows, but an audit of these weights needs {border + 2}",
+            advice="give a longer recording or a larger audit.duration_s",
         )
     with progress_bar("auditing" if progress else None, 4) as advance:
         carry = {
@@ -158,7 +159,7 @@ def cost_per_step(
 
 def _frames(checkpoint: LoadedCheckpoint, events: Events, sensor_hw: tuple[int, int], downsample: int) -> Tensor:
     if not len(events):
-        raise UserError("audit.no_events", "there are no events to audit; give a recording that holds some")
+        raise UserError("file.content", found="there are no events to audit", advice="give a recording that holds some")
     windows = free_grid(int(events.t[0]), int(events.t[-1]), checkpoint.windows)
     return torch.from_numpy(count_windows(events, windows, *sensor_hw, checkpoint.windows, downsample))
 

@@ -130,9 +130,7 @@ def _with_own_recordings(config: StudySettings, out: Path) -> StudySettings:
 def _make_recordings(config: StudySettings, cells: Sequence[Cell], out: Path) -> None:
     generate(config)
     if any(cell.config.dataset.source != "raw" for cell in cells) and preprocess(config):
-        raise UserError(
-            "study.not_prepared", f"some recordings in {out / 'raw'} could not be prepared; see the lines above"
-        )
+        raise UserError("run.not_all_done", found=f"some recordings in {out / 'raw'} could not be prepared")
 
 
 def _check(cells: Sequence[Cell]) -> None:
@@ -141,7 +139,9 @@ def _check(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if (other := by_folder.setdefault(cell.out, cell)) is not cell:
             raise UserError(
-                "study.same_folder", f"two points of the study have the folder {other.out}; name each value once"
+                "setting.conflict",
+                found=f"two points of the study have the folder {other.out}",
+                advice="name each value once",
             )
         check_training(cell.config)
         check(cell.config)
@@ -173,9 +173,10 @@ def _check_same_training(cell: Cell, stored: Sequence[str]) -> None:
     if before != now:
         differences = [" ".join(sorted(words)) or "the defaults" for words in (before - now, now - before)]
         raise UserError(
-            "study.other_settings",
-            f"{cell.folder.name} was trained with other settings ({differences[0]}, now {differences[1]}); "
-            "go on with the same ones, or start a new study in another folder",
+            "run.other_settings",
+            name=cell.folder.name,
+            found=f"it was trained with other settings ({differences[0]}, now {differences[1]})",
+            advice="go on with the same ones, or start a new study in another folder",
         )
 
 
@@ -188,11 +189,14 @@ def _check_shared_recordings(config: StudySettings, points: Sequence[Point]) -> 
         alike = replace(point, dataset=replace(point.dataset, source=config.dataset.source))
         differ = [name for name in sections if getattr(alike, name) != getattr(config, name)]
         if differ:
+            advice = "name recordings by dataset.raw_dir or dataset.prepared_dir"
+            if not {"dataset", "synthetic"} & {*differ}:
+                advice += ", or set dataset.source=raw"
             raise UserError(
-                "study.shared_recordings",
-                f"{in_words(values)}: the study makes the same recordings for all points, so {' and '.join(differ)} "
-                "cannot differ; name recordings by dataset.raw_dir or dataset.prepared_dir"
-                + ("" if {"dataset", "synthetic"} & {*differ} else ", or set dataset.source=raw"),
+                "setting.conflict",
+                found=in_words(values),
+                needed=f"the study makes the same recordings for all points, so {' and '.join(differ)} cannot differ",
+                advice=advice,
             )
 
 
@@ -229,8 +233,10 @@ def _refuse_other_steps(cell: Cell) -> None:
     trained_steps = load_file(path)["decisive"]["training.steps"]
     if trained_steps != num_steps:
         raise UserError(
-            "study.other_steps",
-            f"{path} is of a training of {trained_steps} steps, and the study is of {num_steps}; choose another out=",
+            "run.other_settings",
+            name=path,
+            found=f"it is of a training of {trained_steps} steps, and the study is of {num_steps}",
+            advice="choose another out=",
         )
 
 

@@ -26,7 +26,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         names = [name for name, _ in self.named_variants()]
         if len(set(names)) != len(names):
-            raise UserError("study.variant_twice", f"study.variants names {', '.join(names)}; name each once")
+            raise UserError("setting.conflict", name="study.variants", found=", ".join(names), advice="name each once")
         self.numbers_beside()
 
     def numbers_beside(self) -> dict[str, dict[float, float]]:
@@ -36,15 +36,17 @@ class StudyConfig:
             name, _, words = line.rpartition(":")
             if not name.strip() or name in numbers:
                 raise UserError(
-                    "study.beside_without_name",
-                    f"study.beside: {line!r} needs a name of its own; write 'NAME: HZ=AP HZ=AP'",
+                    "setting.form",
+                    name="study.beside",
+                    found=line,
+                    needed="each line has a name of its own, as in 'NAME: HZ=AP HZ=AP'",
                 )
             pairs = [word.partition("=")[::2] for word in words.split()]
             try:
                 numbers[name] = {float(hz): float(ap) for hz, ap in pairs}
             except ValueError:
                 raise UserError(
-                    "study.beside_form", f"study.beside: {line!r} does not have the form 'NAME: HZ=AP HZ=AP'"
+                    "setting.form", name="study.beside", found=line, needed="write 'NAME: HZ=AP HZ=AP'"
                 ) from None
         return numbers
 
@@ -55,8 +57,10 @@ class StudyConfig:
             name, colon, words = variant.partition(":")
             if not colon or not name.strip() or "=" in name:
                 raise UserError(
-                    "study.variant_without_name",
-                    f"study.variants: {variant!r} has no name; write 'NAME: key=value key=value'",
+                    "setting.form",
+                    name="study.variants",
+                    found=variant,
+                    needed="each variant has a name, as in 'NAME: key=value key=value'",
                 )
             named.append((name.strip(), words.split()))
         return named
@@ -84,13 +88,18 @@ def check_study(config: StudySettings) -> None:
     is_given = bool(given_weights(config))
     if config.checkpoint and config.evaluation.checkpoints is not None:
         raise UserError(
-            "study.two_kinds_of_weights", "give checkpoint=FILE or evaluation.checkpoints=[FILE,FILE], and not both"
+            "setting.conflict",
+            name="checkpoint",
+            found=config.checkpoint,
+            advice="give checkpoint=FILE or evaluation.checkpoints=[FILE,FILE], and not both",
         )
     if config.evaluation.class_map is not None and not is_given:
         raise UserError(
-            "study.class_map",
-            "evaluation.class_map is for weights of other data (checkpoint=FILE), and this study trains its own; write "
-            "training.class_map for the classes of training.init_from",
+            "setting.needs",
+            name="evaluation.class_map",
+            found=config.evaluation.class_map,
+            needed="it is for weights of other data (checkpoint=FILE), and this study trains its own",
+            advice="write training.class_map for the classes of training.init_from",
         )
     if is_given and not any(config.folders.values()):
         name = "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"

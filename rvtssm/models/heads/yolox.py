@@ -3,13 +3,14 @@
 The head is decoupled and without anchors; its width is a quarter of the channels of the coarsest map. The loss counts
 the overlap of boxes, objectness everywhere, and the class where there is an object. SimOTA assigns each object to the
 locations that must predict it, for all frames and objects at once. The candidates are the locations whose centre lies
-within 1.5 strides of the centre of an object.
+within 1.5 strides of the centre of an object (`YoloxOptions`).
 Source: YOLOX (Ge et al., 2021), section 2.1 and its code, without the L1 term, as RVT trains it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -22,13 +23,32 @@ from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.pafpn import ConvNormAct
 from rvtssm.models.postprocess import postprocess, to_probabilities
 from rvtssm.records import Detections
+from rvtssm.system.limits import check_number
 from rvtssm.system.machine import on_device
 
-IOU_WEIGHT = 5.0
-CENTER_RADIUS = 1.5  # strides
-IOU_COST = 3.0
 OUTSIDE_COST = 1e6  # added cost of a location that is only near another object, so that it is chosen last
-NUM_CANDIDATES = 10  # an object gets as many locations as the sum of its ten best overlaps
+
+
+@dataclass(frozen=True)
+class YoloxOptions:
+    """How the head is trained: `model.head_options`."""
+
+    iou_weight: float = 5.0
+    """Weight of the overlap in the loss."""
+    iou_cost: float = 3.0
+    """Weight of the overlap in the cost of a location for an object."""
+    center_radius: float = 1.5
+    """Farthest location from the centre of its object, in strides."""
+    num_candidates: int = 10
+    """An object gets as many locations as the sum of this many best overlaps."""
+
+    def __post_init__(self) -> None:
+        for name in ("iou_weight", "iou_cost", "center_radius"):
+            check_number(f"model.head_options.{name}", getattr(self, name), 0)
+        check_number("model.head_options.num_candidates", self.num_candidates, 1, is_whole=True)
+
+
+_USUAL = YoloxOptions()
 
 
 class HeadLevel(nn.Module):
@@ -77,6 +97,7 @@ class YoloxHead(Head):
     """
 
     record = YoloxPredictions
+    options = YoloxOptions
     locations: Tensor  # (A, 3) px: centre x, centre y and stride of each location
 
     def __init__(
@@ -84,6 +105,7 @@ class YoloxHead(Head):
     ) -> None:
         super().__init__()
         self.num_classes = num_classes
+        self.settings = model.options_of("head", YoloxOptions)
         hidden = list(channels.values())[-1] // 4
         self.levels = nn.ModuleList(HeadLevel(c, hidden, num_classes) for c in channels.values())
         self.locations = locate(*padded_hw, list(channels))  # no buffer, since averages of weights keep their shapes
@@ -112,7 +134,7 @@ class YoloxHead(Head):
         divisor: Callable[..., Tensor | int] = at_least_one,
         weights: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        return yolox_loss(predictions.rows, targets, num_targets, self.locations, divisor, weights)
+        return yolox_loss(predictions.rows, targets, num_targets, self.locations, divisor, weights, self.settings)
 
     @staticmethod
     def decode(
@@ -169,7 +191,9 @@ def overlap_cxcywh(a: Tensor, b: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, locations: Tensor) -> Tensor:
+def assign_targets(
+    predictions: Tensor, targets: Tensor, num_targets: Tensor, locations: Tensor, options: YoloxOptions = _USUAL
+) -> Tensor:
     """Return the target of every location.
 
     Args:
@@ -177,6 +201,7 @@ def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, lo
         targets: Objects (M, N, 5) [class, cx, cy, w, h px], padded to N rows.
         num_targets: Number of objects of each frame, (M,).
         locations: Locations (A, 3) [centre x px, centre y px, stride px].
+        options: Costs.
 
     Returns:
         Indices (M, A) int64 into the N targets of a frame, -1 for background.
@@ -186,7 +211,7 @@ def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, lo
         return torch.full(predictions.shape[:2], -1, device=predictions.device)
     # Candidates: locations near the centre of an object that is no padding.
     is_real = torch.arange(targets.shape[1], device=targets.device) < on_device(num_targets, targets.device)[:, None]
-    reach = CENTER_RADIUS * locations[:, 2]
+    reach = options.center_radius * locations[:, 2]
     distance = (locations[:, :2] - targets[:, :, None, 1:3]).abs().amax(dim=-1)
     is_near = (distance < reach) & is_real[..., None]  # (M, N, A)
     is_candidate = is_near.any(dim=1, keepdim=True) & is_real[..., None]
@@ -194,11 +219,11 @@ def assign_targets(predictions: Tensor, targets: Tensor, num_targets: Tensor, lo
     # Cost of a match: wrong class, small overlap, and a location outside of the centre.
     iou = overlap_cxcywh(targets[:, :, None, 1:], predictions[:, None, :, :4])
     iou = iou.masked_fill(~is_candidate, 0)
-    cost = _class_cost(predictions, targets[..., 0].long()) - IOU_COST * (iou + 1e-8).log()
+    cost = _class_cost(predictions, targets[..., 0].long()) - options.iou_cost * (iou + 1e-8).log()
     cost = (cost + OUTSIDE_COST * ~is_near).masked_fill(~is_candidate, torch.inf)
 
     # Each object takes as many locations as its best overlaps sum to.
-    num_best = min(NUM_CANDIDATES, iou.shape[-1])
+    num_best = min(options.num_candidates, iou.shape[-1])
     num_matches = iou.topk(num_best).values.sum(-1).int().clamp(min=1)  # (M, N)
     best = cost.topk(num_best, largest=False)
     is_taken = (torch.arange(num_best, device=cost.device) < num_matches[..., None]) & best.values.isfinite()
@@ -227,6 +252,7 @@ def yolox_loss(
     locations: Tensor,
     divisor: Callable[..., Tensor | int] = at_least_one,
     weights: Tensor | None = None,
+    options: YoloxOptions = _USUAL,
 ) -> dict[str, Tensor]:
     """Return the losses of M frames.
 
@@ -237,18 +263,19 @@ def yolox_loss(
         locations: Locations (A, 3) [centre x px, centre y px, stride px].
         divisor: As in `rvtssm.models.contracts.Head.loss`.
         weights: Factors (M, N) of the targets, for all terms of their locations.
+        options: Weights and costs.
 
     Returns:
-        Scalars by name: `iou` (weighted by 5), `objectness` and `class`, each a sum over the M frames, divided by the
+        Scalars by name: `iou` (weighted), `objectness` and `class`, each a sum over the M frames, divided by the
             result of `divisor` for the number of matched locations; `total`, their sum; and `num_foreground`, the
             number of matched locations per object.
     """
     # Matched locations as rows of a fixed number, so that the device need not wait for a count.
     predictions = predictions.to(torch.promote_types(predictions.dtype, torch.float32))
-    matched = assign_targets(predictions, targets, num_targets, locations)
+    matched = assign_targets(predictions, targets, num_targets, locations, options)
     is_object = matched >= 0
     num_matched = is_object.sum()
-    rows = torch.nonzero_static(is_object, size=most_matches(is_object, num_targets))
+    rows = torch.nonzero_static(is_object, size=most_matches(is_object, num_targets, options.num_candidates))
     is_row = torch.arange(len(rows), device=rows.device) < num_matched  # the other rows are padding and count nothing
     frame, location = rows.clamp(min=0).unbind(1)
     answers = torch.where(is_row[:, None], predictions[frame, location], 1)
@@ -275,19 +302,20 @@ def yolox_loss(
     class_target = F.one_hot(objects[:, 0].long(), predictions.shape[-1] - 5) * iou.detach()[:, None]
     class_ = F.binary_cross_entropy_with_logits(answers[:, 5:], class_target, weight[:, None], reduction="sum")
     missing = (1 - iou**2) * weight
-    losses = {"iou": IOU_WEIGHT * missing.sum() / norm, "objectness": objectness / norm, "class": class_ / norm}
+    losses = {"iou": options.iou_weight * missing.sum() / norm, "objectness": objectness / norm, "class": class_ / norm}
     losses["total"] = losses["iou"] + losses["objectness"] + losses["class"]
     losses["num_foreground"] = num_matched / max(int(num_targets.sum()), 1)
     return losses
 
 
-def most_matches(is_object: Tensor, num_targets: Tensor) -> int:
+def most_matches(is_object: Tensor, num_targets: Tensor, num_candidates: int) -> int:
     """Return a bound for the number of matched locations: exact on the CPU, elsewhere without a wait for the device.
 
     Args:
         is_object: Whether each location is matched, (M, A) bool.
         num_targets: Number of objects of each frame, (M,), on the CPU.
+        num_candidates: The most locations of an object.
     """
     if is_object.device.type == "cpu":
         return int(is_object.sum())
-    return min(NUM_CANDIDATES * int(num_targets.sum()), is_object.numel())
+    return min(num_candidates * int(num_targets.sum()), is_object.numel())

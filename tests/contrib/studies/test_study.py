@@ -171,9 +171,9 @@ def test_variants_are_rows_of_several_words():
 @pytest.mark.parametrize(
     ("variants", "key"),
     [
-        (["model=small"], "study.variant_without_name"),
-        (["a: seed=1", "a: seed=2"], "study.variant_twice"),
-        ([": seed=1"], "study.variant_without_name"),
+        (["model=small"], "setting.form"),
+        (["a: seed=1", "a: seed=2"], "setting.conflict"),
+        ([": seed=1"], "setting.form"),
     ],
     ids=str,
 )
@@ -184,7 +184,7 @@ def test_a_variant_needs_a_name_of_its_own(variants, key):
 
 @pytest.mark.parametrize("beside", [["20=47.7"], ["a: 20=1", "a: 20=2"]], ids=str)
 def test_a_published_row_needs_a_name_of_its_own(beside):
-    with raises("study.beside_without_name"):
+    with raises("setting.form"):
         StudyConfig(beside=beside)
 
 
@@ -354,7 +354,7 @@ def test_weights_of_other_settings_are_not_taken(fake, tmp_path):
     changes = ["dataset.raw_dir=/others", "training.validate_every=7"]
     _, others = compose_study(["dataset=gen1", *changes, "temporal=s5"])
     points[:] = [({**values, "temporal": "s5", "seed": "0"}, config) for values, config in others]
-    with raises("study.other_settings"):
+    with raises("run.other_settings"):
         run(tmp_path)
     assert not done
 
