@@ -214,5 +214,5 @@ def test_a_program_needs_no_guard(toy_data, tmp_path, method, name):
     (tmp_path / "script.py").write_text(program)
     done = subprocess.run([sys.executable, name], input=program, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("CODE 0") == done.stdout.count("ROWS 1") == 1
+    assert done.stdout.count("CODE 0") == done.stdout.count("ROWS 2") == 1
     assert "in use by" not in done.stdout + done.stderr and "Traceback" not in done.stderr

@@ -184,6 +184,7 @@ class Validated:
 
     is_global_zero, world_size, global_step = True, 1, 5
     lightning_module = torch.nn.Linear(1, 1)
+    callbacks = ()
 
     def __init__(self, aps: list[float | None]) -> None:
         self.aps, self.count, self.num_saves = aps, 0, 0
