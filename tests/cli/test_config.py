@@ -268,12 +268,12 @@ def test_texts_of_a_settings_file_stand_as_they_are(tmp_path):
     """No comma, bracket or `=` of a text or a path means anything there, and a setting may hold a dict."""
     (tmp_path / "run.yaml").write_text(
         f"out: '{tmp_path}/a, [b=1]'\n"
-        "training:\n  loggers: ['a,b=[1].C']\n  init_from: a,b.ckpt\n  class_map: {car: vehicle}\n"
+        "training:\n  loggers: ['a,b=[1].C']\n  init_from: street-tiny\n  class_map: {person: human}\n"
     )
     config = compose(with_settings_files("train", [f"config={tmp_path / 'run.yaml'}", "seed=3"]), "train")
-    assert (config.out, config.seed, config.training.init_from) == (f"{tmp_path}/a, [b=1]", 3, "a,b.ckpt")
+    assert (config.out, config.seed, config.training.init_from) == (f"{tmp_path}/a, [b=1]", 3, "street-tiny")
     assert config.training.loggers == ["a,b=[1].C"]
-    assert config.training.class_map == {"car": "vehicle"}
+    assert config.training.class_map == {"person": "human"}
 
 
 @pytest.mark.parametrize("text", [None, "[1, 2]", "{"])

@@ -198,9 +198,9 @@ def test_a_published_row_needs_a_name_of_its_own(beside):
         ),
         (
             ["dataset=synthetic", "synthetic.sensor=plain,imx636"],
-            "sensor=imx636: the study makes the same recordings",
+            "sensor=imx636; the study makes the same recordings",
         ),
-        (["dataset=gen1", "dataset.raw_dir=/data", "temporal=glob(*)"], "write key=value,value"),
+        (["dataset=gen1", "dataset.raw_dir=/data", "temporal=glob(*)"], "as in key=value,value"),
         (["checkpoint=a.ckpt", "checkpoints=[b.ckpt,c.ckpt]"], "and not both"),
         (["checkpoints=[a.ckpt,b.ckpt]"], "is needed: what to score the weights on"),
         (["checkpoint=a.ckpt", "training.steps=9", "temporal=s5"], "training.steps=9 temporal=s5: a study of weights"),
