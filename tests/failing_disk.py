@@ -6,6 +6,7 @@ import os
 import resource
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -24,10 +25,10 @@ def files_of_at_most(most_bytes: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def one_failing_call(number: int) -> Iterator[None]:
-    """Let the call after `number` others of CALLS fail; every second number for want of space.
+def one_failing_call(folder: Path, number: int) -> Iterator[None]:
+    """Let the call after `number` others of CALLS below a folder fail; every second number for want of space.
 
-    Calls in the cache do not count: a verb goes on without it, and it may hold what another test has left there.
+    Calls elsewhere do not count: a verb goes on without its caches, which may hold what another test has left there.
     Nor do those of other threads, whose failure is told by the next call of this one.
     """
     num_calls, make = 0, os.mkdir
@@ -38,7 +39,7 @@ def one_failing_call(number: int) -> Iterator[None]:
             where = arguments[0]
             if isinstance(where, int):
                 where = os.readlink(f"/proc/self/fd/{where}")
-            is_aside = os.fspath(where).startswith(os.environ["RVTSSM_CACHE_DIR"])
+            is_aside = not os.fspath(where).startswith(str(folder))
             is_aside |= threading.current_thread() is not threading.main_thread()
             if is_aside or (call is make and os.path.isdir(where)):  # an error anyway, which pathlib expects
                 return call(*arguments, **keywords)

@@ -1,5 +1,6 @@
 """Folders of results: one writer at a time, and a set of files that replaces the one before."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -115,7 +116,8 @@ def test_a_folder_has_one_writer_who_is_named_and_whose_lock_ends_with_it(tmp_pa
             publish(tmp_path / "out", NEW)  # also while a process that it had forked is still there
             assert visible(tmp_path / "out") == NEW
         finally:
-            os.killpg(holder.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # all of them have ended
+                os.killpg(holder.pid, signal.SIGKILL)
 
 
 def test_locks_nest_and_leave_nothing(tmp_path):
@@ -221,11 +223,11 @@ TRAIN = (
     *("training.pictures=false", "training.log_every=1"),
 )
 FAULTS = {
-    "a file": lambda: files_of_at_most(1_000),
-    "a large file": lambda: files_of_at_most(20_000),
-    "first call": lambda: one_failing_call(0),
-    "early call": lambda: one_failing_call(1),
-    "late call": lambda: one_failing_call(6),
+    "a file": lambda folder: files_of_at_most(1_000),
+    "a large file": lambda folder: files_of_at_most(20_000),
+    "first call": lambda folder: one_failing_call(folder, 0),
+    "early call": lambda folder: one_failing_call(folder, 1),
+    "late call": lambda folder: one_failing_call(folder, 6),
 }
 CAUSES = ("File too large", "No space left on device", "Input/output error")
 OLD_RESULTS = {  # a file that each verb replaces
@@ -301,7 +303,7 @@ def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, ma
             path.unlink()
     before = results_in(out)
     capsys.readouterr()
-    with FAULTS[fault]():
+    with FAULTS[fault](out):
         code = main(words_of(verb, made, out))
     printed = "".join(capsys.readouterr())
     assert code == 2, printed
@@ -322,7 +324,7 @@ def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, ma
 @pytest.mark.filterwarnings("default:the logger TensorBoardLogger has failed")
 def test_a_training_outlives_the_folder_of_its_logger(tmp_path, capsys, made):
     out = tmp_path / "out"
-    with FAULTS["early call"]():
+    with FAULTS["early call"](out):
         assert main(words_of("train", made, out)) == 0
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "Input/output error" in line)
     assert line.startswith("warning: the logger TensorBoardLogger has failed") and "the run goes on" in line
