@@ -131,7 +131,8 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
                 gap[2] = first_us
             # Two bins become one when the recording is longer than all bins.
             while (int(block.t[-1]) - first_us) // bin_us >= _NUM_BINS:
-                rate[: _NUM_BINS // 2], rate[_NUM_BINS // 2 :] = rate[::2] + rate[1::2], 0
+                rate[: _NUM_BINS // 2] = rate[::2] + rate[1::2]
+                rate[_NUM_BINS // 2 :] = 0
                 bin_us *= 2
             _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, gap)
         if first_us is None:
@@ -167,7 +168,8 @@ def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-un
     previous = gap[2]
     for i in range(len(t)):
         if t[i] - previous > gap[0]:
-            gap[0], gap[1] = t[i] - previous, previous
+            gap[0] = t[i] - previous
+            gap[1] = previous
         previous = t[i]
         rate[(t[i] - first_us) // bin_us, p[i]] += 1
         pixels[y[i], x[i]] += 1

@@ -144,7 +144,8 @@ def sequence_writer(
         file = h5py.File(disk, "w")
         try:
             stored = file.create_dataset("frames", (0,), np.uint8, maxshape=(None,), chunks=(_CHUNK_BYTES,))
-            stored.attrs["shape"], stored.attrs["dtype"] = frame_shape, np.bytes_("uint8")
+            stored.attrs["shape"] = frame_shape
+            stored.attrs["dtype"] = np.bytes_("uint8")
             writer = SequenceWriter(stored, disk)
             yield writer
             writer.flush()

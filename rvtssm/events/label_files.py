@@ -355,7 +355,8 @@ def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:
     for name, column in zip(("t", "x", "y", "w", "h", "class_id", "track_id"), columns, strict=bool(rows)):
         with np.errstate(over="ignore"):  # an overflow becomes infinite, which is checked below
             boxes[name] = column
-    boxes["class_confidence"], boxes["still_us"] = 1, -1
+    boxes["class_confidence"] = 1
+    boxes["still_us"] = -1
     if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
         raise UserError("labels.form", name=path, found="a box is not finite")
     return boxes

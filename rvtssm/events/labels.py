@@ -162,7 +162,10 @@ def nothing_at(times_us: npt.NDArray[np.int64]) -> Boxes:
     Training reads what they say, and evaluation if `DatasetSpec.scores_empty_images`, see `nothing_times_us`.
     """
     entries: Boxes = np.zeros(len(times_us), BOX_DTYPE)
-    entries["t"], entries["x"], entries["y"], entries["still_us"] = times_us, 1, 1, -1
+    entries["t"] = times_us
+    entries["x"] = 1
+    entries["y"] = 1
+    entries["still_us"] = -1
     return entries
 
 

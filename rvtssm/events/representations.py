@@ -198,7 +198,8 @@ def _count(cells, ranges, places, cutoff, wraps, keys, used, planes, first_cell,
                 oldest = np.argmin(used[:-1])
                 _copy(darker, planes[oldest, 0])
                 _copy(brighter, planes[oldest, 1])
-                keys[oldest, 0], keys[oldest, 1] = first_cell + start, first_cell + stop
+                keys[oldest, 0] = first_cell + start
+                keys[oldest, 1] = first_cell + stop
                 used[oldest] = used[-1]
 
 

@@ -191,7 +191,8 @@ def after_other_clock(decode: Decode, first: State, num_units: int, smallest_blo
     num_strays = 0
     while num_strays <= MOST_STRAYS:
         before = state.copy()
-        before[LATEST_US], before[BACKWARD:NUM_COMMON] = NEVER_US, first[BACKWARD:NUM_COMMON]
+        before[LATEST_US] = NEVER_US
+        before[BACKWARD:NUM_COMMON] = first[BACKWARD:NUM_COMMON]
         before[OTHER_CLOCK] = num_strays
         state[LATEST_US] = NEVER_US  # so that a step back shows
         count = decode(state, buffer)

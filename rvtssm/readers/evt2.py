@@ -118,7 +118,9 @@ def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_k
             high = value
             base = wrapped + (high << _LOW_BITS)
         position += np.uint64(1)
-    state[LATEST_US], state[_HIGH], state[_BASE] = latest, high, base
+    state[LATEST_US] = latest
+    state[_HIGH] = high
+    state[_BASE] = base
     return position, num_kept
 
 
@@ -237,5 +239,7 @@ def _decode_masks(halves, num_words, state, height, width, t, x, y, p):  # type:
             high = value
             base = wrapped + (high << 6)
     state[POSITION] += position
-    state[LATEST_US], state[_HIGH], state[_WRAPPED] = latest, high, wrapped
+    state[LATEST_US] = latest
+    state[_HIGH] = high
+    state[_WRAPPED] = wrapped
     return np.int64(num_kept)

@@ -116,8 +116,11 @@ def _decode_sound(words, position, stop, last_start, state, height, width, t, x,
         elif kind == _OTHER_Y:  # events up to the next row come from another kind of pixel
             row = np.int64(-1)
         position += np.uint64(1)
-    state[LATEST_US], state[_LOW] = latest, low
-    state[_ROW], state[_COLUMN], state[_POLARITY] = row, column, polarity
+    state[LATEST_US] = latest
+    state[_LOW] = low
+    state[_ROW] = row
+    state[_COLUMN] = column
+    state[_POLARITY] = polarity
     return position, num_kept
 
 

@@ -125,8 +125,10 @@ def _forward(
                 grown_imag = twice * cosine[step, n, p]
                 gain_real = grown_real * inverse_real[p] - grown_imag * inverse_imag[p]
                 gain_imag = grown_real * inverse_imag[p] + grown_imag * inverse_real[p]
-                decay[step, n, 0, p], decay[step, n, 1, p] = 1 + grown_real, grown_imag
-                gain[step, n, 0, p], gain[step, n, 1, p] = gain_real, gain_imag
+                decay[step, n, 0, p] = 1 + grown_real
+                decay[step, n, 1, p] = grown_imag
+                gain[step, n, 0, p] = gain_real
+                gain[step, n, 1, p] = gain_imag
                 u_real = drive[step, n, p, 0]
                 u_imag = drive[step, n, p, 1]
                 x_real = x[n, p, 0]
@@ -134,8 +136,10 @@ def _forward(
                 # h = decay h + gain u, in real and imaginary part.
                 real = x_real + grown_real * x_real - grown_imag * x_imag + gain_real * u_real - gain_imag * u_imag
                 imag = x_imag + grown_real * x_imag + grown_imag * x_real + gain_real * u_imag + gain_imag * u_real
-                states[step, n, p, 0], states[step, n, p, 1] = real, imag
-                x[n, p, 0], x[n, p, 1] = real, imag
+                states[step, n, p, 0] = real
+                states[step, n, p, 1] = imag
+                x[n, p, 0] = real
+                x[n, p, 1] = imag
 
 
 @compiled
