@@ -226,7 +226,7 @@ def test_help_of_a_key_shows_that_of_the_verb(capsys):
 def test_a_verb_prints_the_sections_that_it_reads(capsys):
     assert cli.main(["export", "out=model.onnx", "--config"]) == 0
     shown = yaml.safe_load(capsys.readouterr().out)
-    assert set(shown) == {"export", "plugins", "out", "checkpoint"}
+    assert set(shown) == {"export", "postprocess", "plugins", "out", "checkpoint"}
     assert shown["out"] == "model.onnx"
 
 
@@ -522,7 +522,7 @@ def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights)
 
 def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
     where = f"dataset.raw_dir={tmp_path}"
-    assert f"{tmp_path / 'test'} does not exist" in refused("evaluate", f"checkpoint={weights}", where)
+    assert f"{tmp_path / 'test'}: does not exist" in refused("evaluate", f"checkpoint={weights}", where)
     (tmp_path / "test").mkdir()
     assert "holds no recording that ends in _td.dat" in refused("evaluate", f"checkpoint={weights}", where)
     path = write_recording(tmp_path / "test", "a", height=120, width=160)  # the sensor of the weights
