@@ -23,12 +23,13 @@ from rvtssm.system.user_error import UserError
 _MOST_NAMED = 3  # recordings that a line names
 
 
-def raw_lines(raw_dir: Path | str | None, spec: DatasetSpec) -> list[str]:
+def raw_lines(raw_dir: Path | str | None, spec: DatasetSpec, has_strays: bool = True) -> list[str]:
     """Return what the recordings and labels of a raw dataset do not agree on, one line each.
 
     Args:
         raw_dir: Folder of the recordings. A URL is not read for this.
         spec: The dataset.
+        has_strays: Whether to name labels of no recording, which `preprocess` refuses one by one.
     """
     if raw_dir is None or is_url(str(raw_dir)) or not Path(raw_dir).is_dir():
         return []
@@ -38,7 +39,7 @@ def raw_lines(raw_dir: Path | str | None, spec: DatasetSpec) -> list[str]:
     for split in splits:
         with contextlib.suppress(UserError):  # which a verb says that reads this split
             paths += [(split, recording.events_path) for recording in find_recordings(raw_dir, split, spec)]
-            if strays := find_boxes_without_events(raw_dir, split, spec):
+            if has_strays and (strays := find_boxes_without_events(raw_dir, split, spec)):
                 text = f"{len(strays)} label files belong to no recording, such as {strays[0]}"
                 lines.append(f"{split}: {text}; copy the recording there")
     return lines + _twice(_of_raw(paths))

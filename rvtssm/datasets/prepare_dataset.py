@@ -122,7 +122,7 @@ def preprocess(
         custom.copy_descriptions(raw_dir, prepared_dir, spec)  # before the work, in case it is interrupted
     config = PreprocessConfig(**settings)
     counting = (windows or WindowsConfig()).settings
-    for line in raw_lines(raw_dir, spec):
+    for line in raw_lines(raw_dir, spec, has_strays=False):
         say(line)
     summary = preprocess_dataset(spec, raw_dir, prepared_dir, counting, config, progress)
     if summary.written or summary.skipped:  # otherwise it may not fit the files that are there

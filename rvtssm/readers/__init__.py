@@ -120,13 +120,13 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
     named = path  # as messages name it
     path = index_of(path) or path
     if not path.exists():
-        raise UserError("files.missing", f"{path} does not exist{did_you_mean(path) or '; give an event recording'}")
+        advice = did_you_mean(path).removeprefix("; ") or "give an event recording"
+        raise UserError("file.missing", name=path, found="does not exist", advice=advice)
     if not path.is_file():
-        raise UserError("reader.not_a_file", f"{path} is not a file; give an event recording")
+        raise UserError("file.kind", name=path, found="is not a file", advice="give an event recording")
     if path.stat().st_size == 0:
-        raise UserError(
-            "reader.empty_file", f"{path} is empty (0 bytes); copy it again if the original is not, or record it again"
-        )
+        advice = "copy it again if the original is not, or record it again"
+        raise UserError("file.cut", name=path, found="is empty (0 bytes)", advice=advice)
     if options.format is not None:
         check_choice("format", options.format, readers())
     with file_errors(named):
@@ -211,7 +211,7 @@ def recording_format(path: Path, options: ReadOptions = _NO_OPTIONS) -> str:
     if told is None and given is None and path.suffix == ".dat" and not read_text_header(path).lines:
         return "dat"  # the oldest DAT files start with their first event
     if told is None and given is None:
-        raise UserError("reader.unknown_format", _unknown(path, head))
+        raise UserError("file.kind", found=_unknown(path, head))
     is_other = told is not None and given is not None and readers()[given].open is not readers()[told].open
     if is_other and "format" not in options.yields:
         raise UserError(
@@ -229,15 +229,14 @@ def _told_format(path: Path, head: bytes, signatures: Mapping[bytes, str]) -> st
             return name
     for signature, (what, advice) in _OTHERS.items():
         if head.startswith(signature):
-            raise UserError("reader.foreign_format", f"{path} is {what}, which cannot be read; {advice}")
+            raise UserError("file.kind", name=path, found=f"is {what}, which cannot be read", advice=advice)
     if (indexed := format_of_index(path)) is not None:
         return indexed
     header = read_text_header(path)
     if header.encoding is not None:
         if header.encoding not in _ENCODINGS:
-            raise UserError(
-                "reader.encoding", f"{path} has the encoding {header.encoding}; choose from {', '.join(readers())}"
-            )
+            cure = f"choose from {', '.join(readers())}"
+            raise UserError("file.kind", name=path, found=f"has the encoding {header.encoding}", advice=cure)
         return _ENCODINGS[header.encoding]
     if header.value("Data") is not None or header.value("Version") is not None:
         return "dat"

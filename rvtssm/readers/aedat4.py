@@ -111,17 +111,13 @@ class Aedat4Recording(Recording):
         head = file.read(_PACKET_HEADER.size)
         end = self._header.num_bytes + self._num_units
         if len(head) < _PACKET_HEADER.size or position + len(head) > end:
-            raise UserError(
-                "aedat4.packet_after_last",
-                f"{self.path}, byte {position}: a packet starts after the last packet; copy it again",
-            )
+            found = "a packet starts after the last packet"
+            raise UserError("file.damaged", name=f"{self.path}, byte {position}", found=found, advice="copy it again")
         stream, size = _PACKET_HEADER.unpack(head)
         if size < 0 or position + len(head) + size > end:
-            raise UserError(
-                "aedat4.packet_size",
-                f"{self.path}, byte {position}: a packet of {size} bytes does not fit in the {end - position} bytes "
-                "that are left; the file is damaged, copy it again",
-            )
+            found = f"a packet of {size} bytes does not fit in the {end - position} bytes that are left"
+            advice = "the file is damaged, copy it again"
+            raise UserError("file.damaged", name=f"{self.path}, byte {position}", found=found, advice=advice)
         return stream, size
 
     def _events_at(self, position: int, size: int) -> npt.NDArray[np.void]:
@@ -184,13 +180,13 @@ def _checked_header(path: Path) -> _Header:
     with file_errors(path, fault, errors=(_DamagedError,), key="aedat4.header"), open(path, "rb") as file:
         header = _read_header(file)
     if 0 <= header.table_position < header.num_bytes:
-        raise UserError(
-            "aedat4.table_position",
-            f"{path} should have its data table at byte {header.table_position}, within its header of "
-            f"{header.num_bytes} bytes; the header is damaged, copy it again",
+        found = (
+            f"should have its data table at byte {header.table_position}, within its header of {header.num_bytes} bytes"
         )
+        raise UserError("file.damaged", name=path, found=found, advice="the header is damaged, copy it again")
     if not header.event_streams:
-        raise UserError("aedat4.no_stream", f"{path} holds no event stream; record it again with events enabled")
+        advice = "record it again with events enabled"
+        raise UserError("file.content", name=path, found="holds no event stream", advice=advice)
     return header
 
 
@@ -237,9 +233,9 @@ def _end_of_last_packet(path: Path, start: int, num_bytes: int) -> int:
             file.seek(position)
             size = _PACKET_HEADER.unpack(file.read(_PACKET_HEADER.size))[1]
             if size < 0:
-                raise UserError(
-                    "aedat4.packet_size", f"{path}, byte {position}: a packet of {size} bytes; the file is damaged"
-                )
+                found = f"a packet of {size} bytes"
+                advice = "the file is damaged"
+                raise UserError("file.damaged", name=f"{path}, byte {position}", found=found, advice=advice)
             if position + _PACKET_HEADER.size + size > num_bytes:
                 break
             position += _PACKET_HEADER.size + size

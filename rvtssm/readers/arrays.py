@@ -111,7 +111,7 @@ class _OpenStripes:
                 stream.seek(position)
                 data = stream.read(num_bytes)
             if len(data) != num_bytes:
-                raise UserError("arrays.cut_off", f"{where}: {num_bytes} bytes are missing; copy it again")
+                raise UserError("file.cut", name=where, found=f"{num_bytes} bytes are missing", advice="copy it again")
             parts.append(np.frombuffer(data, stripe.dtype))
         return parts
 
@@ -150,16 +150,16 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
     with file_errors(path, *_NO_ARCHIVE), zipfile.ZipFile(path) as archive:
         entries = archive.infolist()
         if entries and not any(entry.filename.endswith(".npy") for entry in entries):
-            raise UserError("arrays.other_archive", f"{path} is an archive with {entries[0].filename}; unpack it")
+            advice = "unpack it"
+            raise UserError("file.kind", name=path, found=f"is an archive with {entries[0].filename}", advice=advice)
         for entry in entries:
             name = entry.filename.removesuffix(".npy")
             if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                raise UserError(
-                    "arrays.compression",
-                    f"{path}: {entry.filename} is compressed in a way unknown to numpy; save it again",
-                )
+                found = f"{entry.filename} is compressed in a way unknown to numpy"
+                raise UserError("file.damaged", name=path, found=found, advice="save it again")
             if name in arrays or name in in_file:
-                raise UserError("arrays.member_twice", f"{path} holds {entry.filename} twice; save it again")
+                advice = "save it again"
+                raise UserError("file.damaged", name=path, found=f"holds {entry.filename} twice", advice=advice)
             with archive.open(entry) as stream:
                 array = _read_array(path, entry.filename, stream, entry.file_size)
                 if array.dtype.hasobject:  # Python objects, such as a dictionary of notes, are not read
@@ -177,10 +177,8 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
         return _opened(path, _one_array(path, tables[0], options), in_file_hw, options)
     if not rows:
         held = ", ".join(f"{name} of shape {array.shape}" for name, array in arrays.items()) or "no arrays"
-        raise UserError(
-            "arrays.members",
-            f"{path} holds {held}; save t, x, y and p as arrays of shape (N,), or one array of shape (N, 4)",
-        )
+        advice = "save t, x, y and p as arrays of shape (N,), or one array of shape (N, 4)"
+        raise UserError("file.content", name=path, found=f"holds {held}", advice=advice)
     return _opened(path, _columns_apart(path, rows, options), in_file_hw, options)
 
 
@@ -196,7 +194,8 @@ def _columns_apart(path: Path, arrays: dict[str, _Array], options: ReadOptions) 
     check_kinds(path, [array.dtype for array in chosen])
     lengths = {array.shape[0] for array in chosen}
     if len(lengths) > 1:
-        raise UserError("arrays.lengths", f"{path} has columns of different lengths {sorted(lengths)}; save it again")
+        found = f"has columns of different lengths {sorted(lengths)}"
+        raise UserError("file.damaged", name=path, found=found, advice="save it again")
     return _Table(chosen, Columns((0, 1, 2, 3), columns.time_unit), lengths.pop())
 
 
@@ -219,11 +218,9 @@ def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
             stripes = [replace(array, dtype=np.dtype((dtype, (num_columns,))))]
         columns = order_of_unnamed(path, _first_rows(path, stripes, num_rows), options, "t, x, y, p")
     else:
-        raise UserError(
-            "arrays.shape",
-            f"{path} holds an array of {dtype} of shape {array.shape}; save events as a structured array "
-            "with t, x, y, p or as an array of shape (N, 4)",
-        )
+        found = f"holds an array of {dtype} of shape {array.shape}"
+        advice = "save events as a structured array with t, x, y, p or as an array of shape (N, 4)"
+        raise UserError("file.content", name=path, found=found, advice=advice)
     check_kinds(path, [kinds[i] for i in columns.index])
     return _Table(stripes, columns, num_rows, array.truncated_bytes)
 
@@ -254,21 +251,17 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
     if is_shape and dtype.hasobject and member is not None:
         return _Array(member, head.tell(), dtype, shape, is_fortran)
     if not is_shape or dtype.hasobject:
-        raise UserError(
-            "arrays.not_numbers",
-            f"{where}: an array of {dtype} of shape {shape} does not contain numbers; save numbers",
-        )
+        found = f"an array of {dtype} of shape {shape} does not contain numbers"
+        raise UserError("file.content", name=where, found=found, advice="save numbers")
     offset, array_bytes = head.tell(), dtype.itemsize * math.prod(shape)
     row_bytes = dtype.itemsize * math.prod(shape[1:])
     if member is None and offset <= num_bytes < offset + array_bytes and not (is_fortran and len(shape) > 1):
         num_rows, truncated_bytes = divmod(num_bytes - offset, row_bytes)
         return _Array(member, offset, dtype, (num_rows, *shape[1:]), is_fortran, truncated_bytes)
     if offset + array_bytes != num_bytes:
-        raise UserError(
-            "arrays.cut_off",
-            f"{path}, {_place(member, offset)}: an array of {dtype} of shape {shape} takes {array_bytes} bytes, "
-            f"but there are {num_bytes - offset}; the file is cut off or damaged, copy or save it again",
-        )
+        found = f"an array of {dtype} of shape {shape} takes {array_bytes} bytes, but there are {num_bytes - offset}"
+        advice = "the file is cut off or damaged, copy or save it again"
+        raise UserError("file.cut", name=f"{path}, {_place(member, offset)}", found=found, advice=advice)
     return _Array(member, offset, dtype, shape, is_fortran)
 
 

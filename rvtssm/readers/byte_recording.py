@@ -63,11 +63,8 @@ class ByteRecording(Recording):
         file = self._file()
         file.seek(offset)
         if file.readinto(self._bytes[:num_bytes]) != num_bytes:
-            raise UserError(
-                "reader.became_shorter",
-                f"{self.path} became shorter while it was read and ends before byte {offset + num_bytes}; "
-                "read it again when it is complete",
-            )
+            found = f"became shorter while it was read and ends before byte {offset + num_bytes}"
+            raise UserError("file.cut", name=self.path, found=found, advice="read it again when it is complete")
         is_last = num_units == num_left
         return self._bytes[:num_bytes], min(num_units if is_last else num_units - self.ahead_units, max_units)
 

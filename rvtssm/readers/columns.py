@@ -90,15 +90,11 @@ def find_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Colu
     for meaning, places in places_of.items():
         if len(places) > 1:
             both = " and ".join(names[i] for i in places)
-            raise UserError(
-                "columns.twice", f"{path} has two columns for {meaning}: {both}; choose one, as in {COLUMNS_EXAMPLE}"
-            )
+            advice = f"choose one, as in {COLUMNS_EXAMPLE}"
+            raise UserError("file.ambiguous", name=path, found=f"has two columns for {meaning}: {both}", advice=advice)
     if missing := [name for name in NAMES if name not in places_of]:
-        raise UserError(
-            "columns.missing",
-            f"{path} has columns {', '.join(names)} and none for {', '.join(missing)}; "
-            f"name them, as in {COLUMNS_EXAMPLE}",
-        )
+        found = f"has columns {', '.join(names)} and none for {', '.join(missing)}"
+        raise UserError("file.content", name=path, found=found, advice=f"name them, as in {COLUMNS_EXAMPLE}")
     t, x, y, p = (places_of[name][0] for name in NAMES)
     return Columns((t, x, y, p), agreed_unit(path, time_unit, options))
 
@@ -147,10 +143,8 @@ def _given(path: Path, names: Sequence[str], options: ReadOptions) -> Columns:
         elif given.isdecimal() and int(given) < len(names):
             places.append(int(given))
         else:
-            raise UserError(
-                "columns.no_such_column",
-                f"{path} has no column {given}, but {', '.join(names)}; give columns= with those",
-            )
+            found = f"has no column {given}, but {', '.join(names)}"
+            raise UserError("file.content", name=path, found=found, advice="give columns= with those")
     t, x, y, p = places
     return Columns((t, x, y, p), agreed_unit(path, _word_and_unit(names[t])[1], options))
 
@@ -216,11 +210,8 @@ def check_kinds(path: Path, kinds: Sequence[np.dtype[Any]]) -> None:
         kinds: The data types of the columns.
     """
     if unreadable := [str(kind) for kind in kinds if kind.shape or kind.kind not in "iufb" or kind.itemsize > 8]:
-        raise UserError(
-            "columns.not_numbers",
-            f"{path} has columns of {', '.join(unreadable)}; save events as integers or floats (dates: "
-            "t.astype('datetime64[us]').astype('int64'))",
-        )
+        advice = "save events as integers or floats (dates: t.astype('datetime64[us]').astype('int64'))"
+        raise UserError("file.content", name=path, found=f"has columns of {', '.join(unreadable)}", advice=advice)
 
 
 def _word_and_unit(name: str) -> tuple[str, str | None]:

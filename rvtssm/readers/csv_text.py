@@ -125,11 +125,10 @@ class CsvRecording(Recording):
         if len(ends) < max_lines and len(data) == self._num_units - start:
             return data
         if not len(ends):
-            raise UserError(
-                "csv.no_line_end",
-                f"{self.path}, byte {self._layout.offset + start}: no line ends within {len(data)} bytes; "
-                "this is not a file of events, or it became shorter; write one event per line",
-            )
+            found = f"no line ends within {len(data)} bytes"
+            advice = "this is not a file of events, or it became shorter; write one event per line"
+            name = f"{self.path}, byte {self._layout.offset + start}"
+            raise UserError("file.content", name=name, found=found, advice=advice)
         return data[: ends[-1] + 1]
 
 
@@ -146,7 +145,8 @@ def open_csv(path: Path, options: ReadOptions) -> CsvRecording:
     """
     layout = _read_layout(path)
     if layout is None:
-        raise UserError("csv.not_text", f"{path} is not a text file with one event per line; choose another reader")
+        advice = "choose another reader"
+        raise UserError("file.kind", name=path, found="is not a text file with one event per line", advice=advice)
     height, width = sensor_size(path, layout.size_hw, options)
     if layout.names is not None:
         columns = find_columns(path, layout.names, options)
@@ -223,7 +223,7 @@ def _read_layout(path: Path) -> _Layout | None:
             delimiter = _delimiter(text)
             fields = _fields(text, delimiter)
             if ";" in text and re.search(r"\d,\d", text):
-                raise UserError("csv.decimal_comma", f"{path} has decimal commas; write decimal points")
+                raise UserError("file.content", name=path, found="has decimal commas", advice="write decimal points")
             if len(fields) < 4:
                 return None
             num_numbers = sum(_is_number(field) for field in fields)
@@ -326,8 +326,6 @@ def _up_to_last_newline(path: Path, offset: int) -> tuple[int, bytes]:
         tail = file.read()
     end = start + tail.rfind(b"\n") + 1
     if end == start and start > offset:
-        raise UserError(
-            "csv.no_line_end",
-            f"{path}, byte {start}: no line ends here; this is not a file of events, choose another file",
-        )
+        advice = "this is not a file of events, choose another file"
+        raise UserError("file.content", name=f"{path}, byte {start}", found="no line ends here", advice=advice)
     return end - offset, tail[end - start :]

@@ -86,19 +86,16 @@ def open_dat(path: Path, options: ReadOptions) -> DatRecording:
             file.seek(data_offset)
             kind = file.read(2)
         if len(kind) < 2:
-            raise UserError("dat.header", f"{path} ends within its header; copy it again")
+            raise UserError("file.cut", name=path, found="ends within its header", advice="copy it again")
         if kind[0] not in _CD_TYPES or kind[1] != DatRecording.unit_bytes:
-            raise UserError(
-                "dat.kind",
-                f"{path} holds DAT type 0x{kind[0]:02x} of {kind[1]} bytes; "
-                f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read, give another file",
-            )
+            found = f"holds DAT type 0x{kind[0]:02x} of {kind[1]} bytes"
+            advice = f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read, give another file"
+            raise UserError("file.kind", name=path, found=found, advice=advice)
         data_offset += 2
     version = header.value("Version") or str(_VERSION)
     if version not in ("1", "2"):
-        raise UserError(
-            "dat.version", f"{path} has version {version} of DAT, but only 1 and 2 can be read; convert it to version 2"
-        )
+        found = f"has version {version} of DAT, but only 1 and 2 can be read"
+        raise UserError("file.kind", name=path, found=found, advice="convert it to version 2")
     height, width = sensor_size(path, header.size_hw, options)
     return DatRecording(path, height, width, data_offset, int(version))
 
@@ -135,9 +132,8 @@ def _to_words(events: Events, height: int, width: int) -> npt.NDArray[np.void]:
     if not len(events):
         return np.empty(0, _WORD)
     if events.t[0] < 0 or events.t[-1] >= _CLOCK_US:
-        raise UserError(
-            "dat.times", f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}; subtract the first"
-        )
+        found = f"DAT holds times from 0 to 2^32 us, got {events.t[0]} to {events.t[-1]}"
+        raise UserError("file.cannot_hold", found=found, advice="subtract the first")
     check_inside(events, height, width)
     words = np.empty(len(events), _WORD)
     words["t"] = events.t

@@ -90,9 +90,8 @@ class EcfRecording(Recording):
         position = decode_chunk(data, stop - start, columns.t, columns.x, columns.y, columns.p)
         if position < 0:
             place = table.id.get_chunk_info_by_coord((start,)).byte_offset  # slow, so only for the message
-            raise UserError(
-                "ecf.chunk", f"the chunk of {len(data)} bytes at byte {place} is damaged at its byte {~position}"
-            )
+            found = f"the chunk of {len(data)} bytes at byte {place} is damaged at its byte {~position}"
+            raise UserError("file.damaged", found=found)
         events = columns.events(stop - start)
         return events.t, events.x, events.y, events.p
 
@@ -114,16 +113,15 @@ def open_ecf(path: Path, options: ReadOptions) -> EcfRecording:
         table = file[TABLE]
         is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
         if not is_table or not all(table.dtype[name].kind in "iu" for name in NAMES):
-            raise UserError("ecf.no_table", f"{path} has no table {TABLE} of whole numbers t, x, y, p; write it again")
+            found = f"has no table {TABLE} of whole numbers t, x, y, p"
+            raise UserError("file.content", name=path, found=found, advice="write it again")
         check_storage(path, table)
         filters = filters_of(table)
         is_packed = len(filters) == 1 and filters[0][0] == _FILTER
         chunk_events, *_ = table.chunks or (EcfRecording.index_events,)
         if is_packed and chunk_events > MAX_CHUNK_EVENTS:
-            raise UserError(
-                "ecf.chunk_size",
-                f"{path} has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}; write it in smaller ones",
-            )
+            found = f"has chunks of {chunk_events} events, above {MAX_CHUNK_EVENTS}"
+            raise UserError("file.content", name=path, found=found, advice="write it in smaller ones")
         num_events, in_file = len(table), _geometry(file.attrs.get("geometry"))
     height, width = sensor_size(path, in_file, options)
     gate = Gate(path, height, width, agreed_unit(path, None, options))

@@ -16,10 +16,6 @@ from rvtssm.records import Events, ReadOptions
 from rvtssm.records.arrays import check_inside
 from rvtssm.system.user_error import UserError
 
-_UNSORTED = (
-    'events must come in order of time; sort them: order = np.argsort(t, kind="stable"), then '
-    "Events(t[order], x[order], y[order], p[order])"
-)
 _LARGEST_SIDE = 1 << 16  # what fits in Events.x and Events.y
 
 
@@ -35,7 +31,7 @@ def check_events(events: Events, height: int, width: int) -> None:
         UserError: The events are not in order of time, or lie outside the sensor.
     """
     if np.any(events.t[1:] < events.t[:-1]):
-        raise UserError("events.unsorted", _UNSORTED)
+        raise UserError("events.unsorted", found="events must come in order of time")
     check_inside(events, height, width)
 
 
@@ -69,17 +65,14 @@ def columns_of(given: object) -> tuple[list[Column], str | None]:
     if isinstance(given, Events):
         return [given.t, given.x, given.y, given.p], None
     if isinstance(given, Recording):
-        raise UserError(
-            "events.is_recording",
-            f"{given} is a recording, but events are needed; give a part of it, as in "
-            "recording.between(start_us, end_us), or all of it, recording.read()",
-        )
+        advice = "give a part of it, as in recording.between(start_us, end_us), or all of it, recording.read()"
+        raise UserError("events.form", name=given, found="is a recording, but events are needed", advice=advice)
     if not isinstance(given, np.ndarray) or given.dtype.names is None or given.ndim != 1:
-        raise UserError(
-            "events.other_object",
-            f"{_kind_of(given)} holds no events; give rvtssm.Events, or a structured array (N,) with the fields t, x, "
-            "y and p, which df.to_records(index=False) makes of a table of pandas",
+        advice = (
+            "give rvtssm.Events, or a structured array (N,) with the fields t, x, y and p, which "
+            "df.to_records(index=False) makes of a table of pandas"
         )
+        raise UserError("events.form", name=_kind_of(given), found="holds no events", advice=advice)
     where = Path("the array")
     columns = find_columns(where, given.dtype.names, ReadOptions())
     check_kinds(where, [given.dtype[i] for i in columns.index])
@@ -108,7 +101,7 @@ def gated(raw: Sequence[Column], gate: Gate, repair: bool = False) -> tuple[Even
         count = num_before_other_clock(decode, state, num_events, 1, buffer.t[:count], (0, NEVER_US))
     faults = ReadFaults.of(state)
     if reason := faults.refusal(count, gate.height, gate.width, repair, reach):
-        raise UserError("reader.refused", f"{gate.path} {reason}")
+        raise UserError("events.faulty", name=gate.path, found=f"{reason}")
     if note := faults.note(count, gate.height, gate.width):
         say(f"{gate.path}: {note}")
     return buffer.events(count), faults

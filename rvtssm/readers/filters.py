@@ -175,7 +175,8 @@ class Region(Filter):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.left >= self.right or self.top >= self.bottom:
-            raise UserError("filters.empty_region", f"{self} holds no pixel; give left < right and top < bottom")
+            advice = "give left < right and top < bottom"
+            raise UserError("setting.form", name=self, found="holds no pixel", advice=advice)
 
     @property
     def memory_us(self) -> int:
@@ -277,16 +278,15 @@ class FilterChain:
 def checked_filters(given: Filters) -> dict[str, Filter]:
     """Return filters by their names, see `FilterChain`. Raise UserError for wrong ones."""
     if isinstance(given, str | Mapping):
-        raise UserError("filters.not_a_list", f"filters={given!r} is not a list; write filters=[{given}]")
+        raise UserError("setting.form", found=f"filters={given!r} is not a list", advice=f"write filters=[{given}]")
     filters: dict[str, Filter] = {}
     for entry in given:
         (name, parameters), *others = entry.items() if isinstance(entry, Mapping) else [(str(entry), {})]
         check_choice("filters", name, FILTERS)
         known = [parameter.name for parameter in fields(FILTERS[name])]  # type: ignore[arg-type]
         if others or name in filters or not isinstance(parameters, Mapping):
-            raise UserError(
-                "filters.entry", f"filters names {entry!r}; name each once, as in [background,{{region:{{top:100}}}}]"
-            )
+            advice = "name each once, as in [background,{region:{top:100}}]"
+            raise UserError("setting.form", found=f"filters names {entry!r}", advice=advice)
         for parameter in parameters:
             check_choice(f"filters: parameter of {name}", parameter, known)
         filters[name] = FILTERS[name](**parameters)

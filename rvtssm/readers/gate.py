@@ -156,11 +156,9 @@ class Gate:
         unit, is_valid = self.time_unit or "us", None
         if t.dtype.kind == "f":
             if self.time_unit is None and not np.all((t == np.rint(t)) | ~np.isfinite(t)):
-                raise UserError(
-                    "reader.no_unit",
-                    f"{self.path} has times with decimals of {t.dtype} without a unit {where}; say it, as in "
-                    "time_unit=s, or name the column t_s, t_ms, t_us or t_ns",
-                )
+                found = f"has times with decimals of {t.dtype} without a unit {where}"
+                advice = "say it, as in time_unit=s, or name the column t_s, t_ms, t_us or t_ns"
+                raise UserError("events.unit", name=self.path, found=found, advice=advice)
             with np.errstate(over="ignore", invalid="ignore"):
                 in_us = t.astype(np.float64) * TIME_UNITS_US[unit] + self.offset_us
                 is_valid = (in_us >= 0) & (in_us < LATEST_POSSIBLE_US)  # false for NaN
@@ -183,12 +181,12 @@ class Gate:
         unit_us = TIME_UNITS_US[self.time_unit or "us"]
         coarse_us = int(np.ceil(float(np.spacing(latest)) * unit_us))
         if coarse_us > _MOST_COARSE_US:
-            raise UserError(
-                "reader.coarse_times",
-                f"{self.path} has times of {latest.dtype}, which are {coarse_us} us apart at the "
-                f"{latest * unit_us:.0f} us reached {where}; convert the recording again, with times of float64 or "
-                "integer microseconds",
+            found = (
+                f"has times of {latest.dtype}, which are {coarse_us} us apart at the {latest * unit_us:.0f} us "
+                f"reached {where}"
             )
+            advice = "convert the recording again, with times of float64 or integer microseconds"
+            raise UserError("events.times", name=self.path, found=found, advice=advice)
         state[COARSE_US] = max(state[COARSE_US], coarse_us if coarse_us > 1 else 0)
 
     def _check_fractions(self, pixels: Sequence[Column], where: str) -> None:
@@ -197,21 +195,17 @@ class Gate:
             if values.dtype.kind != "f" or not np.abs(values[:_BLOCK]).max() <= 1:  # also true of NaN
                 continue
             if np.any(values != np.rint(values)):
-                raise UserError(
-                    "reader.normalised",
-                    f"{self.path} has {name} from {values.min():g} to {values.max():g} {where}, fractions of the "
-                    "sensor; multiply x by its width and y by its height, and save whole numbers",
-                )
+                found = f"has {name} from {values.min():g} to {values.max():g} {where}, fractions of the sensor"
+                advice = "multiply x by its width and y by its height, and save whole numbers"
+                raise UserError("events.form", name=self.path, found=found, advice=advice)
 
     def _polarity(self, p: Column, where: str) -> Column:
         if p.dtype == _BOOL or (p.dtype == _UINT8 and np.maximum.reduce(p) <= 1):
             return p
         if not (is_valid := is_polarity(p)).all():
-            raise UserError(
-                "reader.polarity",
-                f"{self.path} has the polarity {p[~is_valid][0]} {where} (event {int(np.argmin(is_valid))} of those); "
-                "1 is brighter, 0 and -1 are darker: check which column holds the polarity",
-            )
+            found = f"has the polarity {p[~is_valid][0]} {where} (event {int(np.argmin(is_valid))} of those)"
+            advice = "1 is brighter, 0 and -1 are darker: check which column holds the polarity"
+            raise UserError("events.polarity", name=self.path, found=found, advice=advice)
         brighter: Column = p == 1
         return brighter
 

@@ -42,11 +42,9 @@ def reading(path: Path | str, where: str = "", advice: str = "copy it again") ->
         except OSError as error:
             if "already open for write" not in str(error):
                 raise
-            raise UserError(
-                "hdf5.not_closed",
-                f"{path} was not closed by the program that wrote it, or that program still runs; if it has ended, "
-                f"`h5clear -s {path}` removes the mark",
-            ) from None
+            found = "was not closed by the program that wrote it, or that program still runs"
+            cure = f"if it has ended, `h5clear -s {path}` removes the mark"
+            raise UserError("file.damaged", name=path, found=found, advice=cure) from None
 
 
 class _OwnFile(h5py.File):  # type: ignore[misc]
@@ -56,7 +54,8 @@ class _OwnFile(h5py.File):  # type: ignore[misc]
         item = super().__getitem__(name)
         is_elsewhere = isinstance(item, h5py.Dataset) and (item.is_virtual or item.external)
         if is_elsewhere or h5py.h5f.get_name(item.id) != self.id.name:
-            raise UserError("hdf5.other_file", f"{self.filename} takes {name} from another file; copy the data into it")
+            advice = "copy the data into it"
+            raise UserError("file.content", name=self.filename, found=f"takes {name} from another file", advice=advice)
         return item
 
     def get(self, name: str, *default: Any, **what: Any) -> Any:
@@ -90,10 +89,8 @@ def _check_driver(path: Path | str, file: io.BufferedReader) -> None:
         size = start[13]  # bytes of an address
         at = 24 + 4 * start[8] + 3 * size
         if start[at : at + size] != b"\xff" * size:
-            raise UserError(
-                "hdf5.several_parts",
-                f"{path} is one of several parts of a file, or is damaged; copy it again as one file",
-            )
+            found = "is one of several parts of a file, or is damaged"
+            raise UserError("file.damaged", name=path, found=found, advice="copy it again as one file")
 
 
 def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
@@ -111,7 +108,8 @@ def read_array(file: h5py.File, name: str) -> npt.NDArray[Any]:
     dataset = h5py.h5d.open(file.id, name.encode())
     shape, is_own = dataset.shape, h5py.h5f.get_name(dataset) == file.id.name
     if not is_own or (dataset.get_offset() is None and 0 not in shape):  # as with external storage
-        raise UserError("hdf5.not_in_one_piece", f"{file.filename} does not hold {name} in one piece; prepare it again")
+        advice = "prepare it again"
+        raise UserError("file.damaged", name=file.filename, found=f"does not hold {name} in one piece", advice=advice)
     values = np.empty(shape, dataset.dtype)
     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     return values
@@ -158,9 +156,8 @@ def _check_blosc_chunk(dataset: h5py.Dataset, corner: tuple[int, ...]) -> None:
     head = os.pread(dataset.file.id.get_vfd_handle(), 16, chunk.byte_offset)
     announced = int.from_bytes(head[12:], "little")
     if len(head) < 16 or announced != chunk.size:
-        raise UserError(
-            "hdf5.chunk_size", f"a chunk of {dataset.name} claims to have {announced} bytes but has {chunk.size}"
-        )
+        found = f"a chunk of {dataset.name} claims to have {announced} bytes but has {chunk.size}"
+        raise UserError("file.damaged", found=found)
 
 
 class OpenDatasets:
@@ -190,14 +187,9 @@ def check_storage(path: Path, dataset: h5py.Dataset) -> None:
     num_bytes, stored = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
     chunk_bytes = math.prod(dataset.chunks or (0,)) * dataset.dtype.itemsize
     if num_bytes > _MOST_PACKED * stored or chunk_bytes > _MAX_CHUNK_BYTES:
-        raise UserError(
-            "hdf5.claimed_size",
-            f"{path} claims {num_bytes} bytes of {dataset.name} in chunks of {chunk_bytes} but stores {stored}; "
-            "it is damaged, copy it again",
-        )
+        found = f"claims {num_bytes} bytes of {dataset.name} in chunks of {chunk_bytes} but stores {stored}"
+        raise UserError("file.damaged", name=path, found=found, advice="it is damaged, copy it again")
     for code, _, settings, _ in filters_of(dataset):
         if code == _BLOSC and len(settings) < _BLOSC_VALUES:
-            raise UserError(
-                "hdf5.compression",
-                f"{path} does not say how {dataset.name} was compressed; it is damaged, copy it again",
-            )
+            found = f"does not say how {dataset.name} was compressed"
+            raise UserError("file.damaged", name=path, found=found, advice="it is damaged, copy it again")

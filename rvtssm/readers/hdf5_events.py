@@ -148,9 +148,11 @@ def _count(path: Path, file: h5py.File, layout: Layout) -> int:
         check_storage(path, dataset)
         lengths[name] = dataset.size if is_vector(dataset) else len(dataset)
         if is_vector(dataset) and dataset.shape[0] == 1 and is_blosc(dataset):
-            raise UserError("hdf5.blosc_row", f"{path} has {name} of shape {dataset.shape}; save it as (N,)")
+            advice = "save it as (N,)"
+            raise UserError("file.content", name=path, found=f"has {name} of shape {dataset.shape}", advice=advice)
     if len(set(lengths.values())) > 1:
-        raise UserError("hdf5.lengths", f"{path} has columns of different lengths {lengths}; write it again")
+        advice = "write it again"
+        raise UserError("file.damaged", name=path, found=f"has columns of different lengths {lengths}", advice=advice)
     return min(lengths.values())
 
 
@@ -205,14 +207,12 @@ def _offset(path: Path, item: Any) -> int:
     if item is None:
         return 0
     if not isinstance(item, h5py.Dataset) or item.size != 1 or item.dtype.kind not in "iu":
-        raise UserError(
-            "hdf5.t_offset_kind", f"{path} has a t_offset that is not one whole number of microseconds; write it again"
-        )
+        found = "has a t_offset that is not one whole number of microseconds"
+        raise UserError("file.damaged", name=path, found=found, advice="write it again")
     offset_us = int(np.asarray(item[()]).reshape(()))
     if not 0 <= offset_us < LATEST_POSSIBLE_US:
-        raise UserError(
-            "hdf5.t_offset", f"{path} has a t_offset of {offset_us} us, which is impossible; write it again"
-        )
+        found = f"has a t_offset of {offset_us} us, which is impossible"
+        raise UserError("file.damaged", name=path, found=found, advice="write it again")
     return offset_us
 
 
@@ -245,11 +245,9 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
         places = [_EVENTS]
     if len(places) != 1:
         if links := _links_elsewhere(file):
-            raise UserError(
-                "hdf5.other_file",
-                f"{path} has links to other files, which are not followed ({', '.join(links)}); copy the data into one "
-                "file, as with `h5copy`",
-            )
+            found = f"has links to other files, which are not followed ({', '.join(links)})"
+            advice = "copy the data into one file, as with `h5copy`"
+            raise UserError("file.content", name=path, found=found, advice=advice)
         if places:
             raise UserError(
                 "file.ambiguous",
@@ -358,9 +356,6 @@ def _given(path: Path, file: h5py.File, datasets: dict[str, Any], options: ReadO
         return Layout(tuple((name, None) for name in given), agreed_unit(path, time_unit, options))
     tables = [name for name, item in datasets.items() if item.dtype.names or item.ndim == 2]
     if len(tables) != 1:
-        raise UserError(
-            "hdf5.no_such_dataset",
-            f"{path} does not hold all of {', '.join(given)}; its datasets are {_listed(datasets)}: name those, as in "
-            f"{COLUMNS_EXAMPLE}",
-        )
+        advice = f"its datasets are {_listed(datasets)}: name those, as in {COLUMNS_EXAMPLE}"
+        raise UserError("file.content", name=path, found=f"does not hold all of {', '.join(given)}", advice=advice)
     return _of_table(path, tables[0], file[tables[0]], options)

@@ -125,11 +125,9 @@ def read_text_header(path: Path) -> TextHeader:
         if line is None:  # after a header without `% end`, the first event words can look like another line
             break
         if end < 0:
-            raise UserError(
-                "header.unfinished_line",
-                f"{path} has an unfinished header line at byte {position}; it is cut off or not a recording, "
-                "copy it again if the original is whole",
-            )
+            found = f"has an unfinished header line at byte {position}"
+            advice = "it is cut off or not a recording, copy it again if the original is whole"
+            raise UserError("file.cut", name=path, found=found, advice=advice)
         lines.append(line)
         position = end + 1
     return TextHeader(tuple(lines), position)
@@ -169,17 +167,14 @@ def sensor_size(
         in_file = of_camera
     if in_file is not None and not all(1 <= side <= LARGEST_SIDE for side in in_file):
         if None in asked:
-            raise UserError(
-                "sensor.impossible_in_file",
-                f"{path} names a sensor of {in_file[1]}x{in_file[0]} (width x height) pixels, which is impossible; "
-                "give height and width, as in height=240 width=304",
-            )
+            found = f"names a sensor of {in_file[1]}x{in_file[0]} (width x height) pixels, which is impossible"
+            advice = "give height and width, as in height=240 width=304"
+            raise UserError("file.damaged", name=path, found=found, advice=advice)
         in_file = None
     if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in asked):
-        raise UserError(
-            "sensor.impossible_given",
-            f"{path} was opened with height={height} width={width}; a sensor has 1 to {LARGEST_SIDE} pixels per side",
-        )
+        found = f"was opened with height={height} width={width}"
+        advice = f"a sensor has 1 to {LARGEST_SIDE} pixels per side"
+        raise UserError("setting.out_of_range", name=path, found=found, advice=advice)
     if in_file is not None and "height" in options.yields:
         height = None
     if in_file is not None and "width" in options.yields:
@@ -187,16 +182,16 @@ def sensor_size(
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
     if in_file is not None:
-        raise UserError(
-            "sensor.contradicts",
-            f"{path} comes from a sensor of {in_file[1]}x{in_file[0]} (width x height), but "
-            f"{width or 'any'}x{height or 'any'} was requested; leave out height and width (dataset.height and "
-            "dataset.width for a folder of recordings), or choose the dataset that has such recordings",
+        found = (
+            f"comes from a sensor of {in_file[1]}x{in_file[0]} (width x height), but "
+            f"{width or 'any'}x{height or 'any'} was requested"
         )
+        advice = (
+            "leave out height and width (dataset.height and dataset.width for a folder of recordings), or choose "
+            "the dataset that has such recordings"
+        )
+        raise UserError("sensor.contradicts", name=path, found=found, advice=advice)
     if height is None or width is None:
-        raise UnknownSensorSize(
-            "sensor.unknown",
-            f"{path} {UNSAID_SIZE}; give height and width, as in height=240 width=304, or "
-            "write both into a dataset.yaml in a folder above it",
-        )
+        advice = "give height and width, as in height=240 width=304, or write both into a dataset.yaml above it"
+        raise UnknownSensorSize("sensor.unknown", name=path, found=UNSAID_SIZE, advice=advice)
     return int(height), int(width)

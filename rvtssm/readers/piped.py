@@ -96,10 +96,8 @@ class PipedRecording(PipeReader):
         super().__init__(stream, name)
         head = _read_head(stream)
         if not head:
-            raise UserError(
-                "pipes.no_bytes",
-                f"{name} ended before the first byte; a stream of events is needed, start the sender first",
-            )
+            advice = "a stream of events is needed, start the sender first"
+            raise UserError("file.cut", name=name, found="ended before the first byte", advice=advice)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "head.dat"  # without a header it is read as DAT, like the oldest files
             path.write_bytes(head)
@@ -109,15 +107,12 @@ class PipedRecording(PipeReader):
                     recording._start()  # finds a few events of another clock, if they have arrived
                 recording.close()
             except ValueError as error:
-                raise UserError(
-                    key_of(error, "pipes.not_a_stream"),
-                    str(error).replace(str(path), name) + "; a stream must be RAW, DAT or the packets of docs/live.md",
-                ) from None
+                found = str(error).replace(str(path), name)
+                needed = "a stream must be RAW, DAT or the packets of docs/live.md"
+                raise UserError(key_of(error, "file.kind"), found=found, needed=needed) from None
         if not isinstance(recording, ByteRecording):
-            raise UserError(
-                "pipes.not_in_order",
-                f"{name} carries {recording.format}, which cannot be read in order; give it as a file",
-            )
+            found = f"carries {recording.format}, which cannot be read in order"
+            raise UserError("file.kind", name=name, found=found, advice="give it as a file")
         self._decoder = recording
         self.format, self.height, self.width = recording.format, recording.height, recording.width
         self.num_events = 0

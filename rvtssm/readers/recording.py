@@ -89,10 +89,8 @@ class Recording(Decoder, EventSource):
         """
         check_time_range(start_us, end_us, "iterate")
         if max_events < MAX_EVENTS_PER_UNIT:
-            raise UserError(
-                "reader.max_events",
-                f"max_events={max_events} is too small; one word can hold {MAX_EVENTS_PER_UNIT} events",
-            )
+            advice = f"one word can hold {MAX_EVENTS_PER_UNIT} events"
+            raise UserError("setting.out_of_range", found=f"max_events={max_events} is too small", advice=advice)
         return self._blocks(EventBuffer(max_events), start_us, end_us, reuse)
 
     def blocks(self) -> Iterator[Events]:
@@ -192,11 +190,9 @@ class Recording(Decoder, EventSource):
         gaps_us = np.diff(index.latest_us, prepend=index.first_us)  # between blocks of a few thousand events
         if gaps_us.max() > _LONGEST_GAP_US:
             late_us = int(index.latest_us[np.argmax(gaps_us)])
-            raise UserError(
-                "reader.damaged_time",
-                f"{self.path} has an event at {late_us} us, {gaps_us.max() / 3.6e9:.3g} hours after others; its time "
-                "is damaged, cut the file there",
-            )
+            found = f"has an event at {late_us} us, {gaps_us.max() / 3600000000.0:.3g} hours after others"
+            advice = "its time is damaged, cut the file there"
+            raise UserError("events.times", name=self.path, found=found, advice=advice)
         return index.first_us, int(index.latest_us[-1])
 
     @property
@@ -213,7 +209,7 @@ class Recording(Decoder, EventSource):
             is_multiple: Whether all times are multiples of 1000.
         """
         if reason := self.refusal(num_events, self.repair):
-            raise UserError("reader.refused", f"{self.path} {reason}")
+            raise UserError("events.faulty", name=self.path, found=f"{reason}")
         if num_events:
             is_multiple_or_certain = None if self.is_unit_certain else is_multiple
             warn_of_unit(self.name, num_events, range_us, (self.height, self.width), is_multiple_or_certain)
@@ -232,12 +228,10 @@ class Recording(Decoder, EventSource):
     def error_without_events(self) -> UserError:
         """Return the error to raise if the whole file was read and contained no valid event."""
         if outside := self.faults.out_of_frame:
-            return UserError(
-                "events.outside_frame",
-                f"{self.path} has all of its {outside} events outside its {self.width}x{self.height} (width x height) "
-                "pixels; choose the dataset or the size that fits",
-            )
-        return UserError("events.none", f"{self.path} holds no events; remove it or record it again")
+            found = f"has all of its {outside} events outside its {self.width}x{self.height} (width x height) pixels"
+            advice = "choose the dataset or the size that fits"
+            return UserError("events.outside_frame", name=self.path, found=found, advice=advice)
+        return UserError("events.none", name=self.path, found="holds no events", advice="remove it or record it again")
 
     def _built_index(self) -> RecordingIndex:
         if self._index is None:

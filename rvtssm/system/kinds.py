@@ -53,6 +53,7 @@ KINDS = {
     "file.damaged": Kind("The content of the file contradicts itself.", "copy it again"),
     "file.content": Kind("The file can be read, but does not hold what is needed."),
     "file.ambiguous": Kind("The file holds several things of the kind that is needed.", "name one"),
+    "file.cannot_hold": Kind("The format of a file cannot hold what is to be written."),
     "file.not_writable": Kind("The file or folder cannot be written."),
     "file.name": Kind("The name of a file is not UTF-8.", "rename the file or the folder"),
     "folder.no_dataset": Kind("Nothing says which dataset the recordings of a folder are."),
@@ -88,6 +89,17 @@ KINDS = {
     "run.other_settings": Kind("A run cannot go on with other settings that decide its numbers."),
     "run.not_finite": Kind("A loss or a gradient of a training is not finite."),
     "run.process_ended": Kind("One of several processes that work together has ended."),
+    # Recordings
+    "events.form": Kind("A value is not a record of events."),
+    "events.faulty": Kind("Too many events of a recording are faulty."),
+    "events.unsorted": Kind(
+        "Events are not in order of time.",
+        'sort them: order = np.argsort(t, kind="stable"), then Events(t[order], x[order], y[order], p[order])',
+    ),
+    "events.times": Kind("The times of a recording cannot be those of its events."),
+    "events.unit": Kind("The unit of the times of a recording is not known."),
+    "sensor.unknown": Kind("Neither a file nor the command says how large the sensor is."),
+    "sensor.contradicts": Kind("The size that was given is not that of the sensor in the file."),
     # Prepared recordings
     "prepared.damaged": Kind("A prepared file is damaged."),
     "prepared.other": Kind(

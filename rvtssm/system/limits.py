@@ -185,6 +185,8 @@ def check_number(name: str, value: Any, lowest: float, highest: float = math.inf
         highest: The largest allowed value.
         is_whole: Whether the number must be an integer.
     """
+    if isinstance(value, list | tuple):
+        raise UserError("setting.form", name=name, found=_shown(value), needed="give one number")
     check_value(name, value, Limits(at_least=lowest, at_most=highest), is_number=True, is_whole=is_whole)
 
 

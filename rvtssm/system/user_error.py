@@ -17,9 +17,9 @@ class UserError(ValueError):
     >>> try:
     ...     rvtssm.open("drive.raw")
     ... except rvtssm.UserError as error:
-    ...     if error.key == "files.missing":
+    ...     if error.key == "file.missing":
     ...         print(error)
-    drive.raw does not exist; give an event recording
+    drive.raw: does not exist; give an event recording
 
     Args:
         key: The kind of the mistake, one of `rvtssm.system.kinds.KINDS`.

@@ -281,11 +281,11 @@ def test_a_closed_standard_input_is_named(checkpoint, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("content", "key"),
     [
-        (b"", "pipes.no_bytes"),
+        (b"", "file.cut"),
         (b"% evt 3.0\n% geometry 64x48\n% end\n", "source.broke_off"),
         (b"some text, but no events in it", "sensor.unknown"),
         (b"\x89HDF\r\n\x1a\n" + bytes(100), "file.damaged"),
-        (b"% evt 7.0\n% geometry 64x48\n% end\n", "reader.encoding"),
+        (b"% evt 7.0\n% geometry 64x48\n% end\n", "file.kind"),
     ],
 )
 def test_a_stream_that_is_none_says_so(checkpoint, tmp_path, monkeypatch, content, key):

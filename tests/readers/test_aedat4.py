@@ -87,9 +87,9 @@ def test_a_packet_without_events_and_one_of_other_streams_are_skipped(tmp_path):
 @pytest.mark.parametrize(
     ("types", "size_hw", "key"),
     [
-        (("FRME",), (HEIGHT, WIDTH), "aedat4.no_stream"),
+        (("FRME",), (HEIGHT, WIDTH), "file.content"),
         (("EVTS", "EVTS"), (HEIGHT, WIDTH), "file.ambiguous"),
-        (("EVTS",), (-4, 7), "sensor.impossible_in_file"),
+        (("EVTS",), (-4, 7), "file.damaged"),
         (("EVTS",), (0, 0), "sensor.unknown"),
     ],
 )
@@ -129,6 +129,6 @@ def test_packets_that_do_not_fit_name_their_byte(tmp_path):
     for size in (1 << 30, -1):
         damaged = content[: FIRST_PACKET + 4] + struct.pack("<i", size) + content[FIRST_PACKET + 8 :]
         (tmp_path / "a.aedat4").write_bytes(damaged)
-        with raises("aedat4.packet_size"):
+        with raises("file.damaged"):
             open_recording(tmp_path / "a.aedat4").read()
     assert np.array_equal(open_recording(tmp_path / "small.aedat4").read().t, small_events().t)

@@ -27,7 +27,7 @@ def test_blocks_are_written_like_the_whole(tmp_path):
 
 @pytest.mark.parametrize(
     ("t", "x", "key"),
-    [([-1], [0], "dat.times"), ([1 << 32], [0], "dat.times"), ([0], [WIDTH], "events.outside_frame")],
+    [([-1], [0], "file.cannot_hold"), ([1 << 32], [0], "file.cannot_hold"), ([0], [WIDTH], "events.outside_frame")],
 )
 def test_what_dat_cannot_hold_is_refused_and_leaves_nothing(tmp_path, t, x, key):
     with raises(key):
@@ -72,11 +72,11 @@ def test_old_files_have_no_header_and_some_no_size(tmp_path):
 @pytest.mark.parametrize(
     ("content", "key"),
     [
-        (b"% Version 2\n% Height 48\n% Width 64\n\x0e\x10" + b"0" * 16, "dat.kind"),
-        (b"% Version 2\n% Height 48\n% Width 64\n\x00", "dat.header"),
+        (b"% Version 2\n% Height 48\n% Width 64\n\x0e\x10" + b"0" * 16, "file.kind"),
+        (b"% Version 2\n% Height 48\n% Width 64\n\x00", "file.cut"),
         (b"% Version 2\n% Height 48\n% Width " + b"9" * 5000 + b"\n\x00\x08", "file.damaged"),
-        (b"% Version 2", "header.unfinished_line"),
-        (b"", "reader.empty_file"),
+        (b"% Version 2", "file.cut"),
+        (b"", "file.cut"),
     ],
 )
 def test_unusable_files_are_named(tmp_path, content, key):

@@ -82,20 +82,20 @@ READ = {
     "a column of numbers first": lambda path: text(path, [",t,x,y,p"], range(len(T)), T, X, Y, P),
 }
 REFUSED = {
-    "0 and 255": ("reader.polarity", lambda path: npy(path, structured(EVENTS, kinds=("i8", "u2", "u2", "u1")))),
-    "newest first": ("reader.refused", lambda path: npy(path, structured(EVENTS)[::-1])),
-    "dates": ("columns.not_numbers", lambda path: npy(path, structured(EVENTS, kinds=("M8[us]", "u2", "u2", "u1")))),
+    "0 and 255": ("events.polarity", lambda path: npy(path, structured(EVENTS, kinds=("i8", "u2", "u2", "u1")))),
+    "newest first": ("events.faulty", lambda path: npy(path, structured(EVENTS)[::-1])),
+    "dates": ("file.content", lambda path: npy(path, structured(EVENTS, kinds=("M8[us]", "u2", "u2", "u1")))),
     "two cameras": (
         "file.ambiguous",
         lambda path: hdf5(path, {f"cam{i}/{name}": values for i in (0, 1) for name, values in COLUMNS.items()}),
     ),
-    "external link": ("hdf5.other_file", lambda path: hdf5_of_link(path)),
-    "MATLAB 5": ("reader.foreign_format", lambda path: path.write_bytes(b"MATLAB 5.0 MAT-file".ljust(200))),
-    "Event Stream": ("reader.foreign_format", lambda path: path.write_bytes(b"Event Stream\2\0\0\1".ljust(200))),
-    "Parquet": ("reader.foreign_format", lambda path: path.write_bytes(b"PAR1".ljust(200))),
-    "Arrow": ("reader.foreign_format", lambda path: path.write_bytes(b"ARROW1".ljust(200))),
-    "pickle": ("reader.foreign_format", lambda path: path.write_bytes(pickle.dumps(rows_of(EVENTS)))),
-    "tar": ("reader.unknown_format", lambda path: write_tar(path)),
+    "external link": ("file.content", lambda path: hdf5_of_link(path)),
+    "MATLAB 5": ("file.kind", lambda path: path.write_bytes(b"MATLAB 5.0 MAT-file".ljust(200))),
+    "Event Stream": ("file.kind", lambda path: path.write_bytes(b"Event Stream\2\0\0\1".ljust(200))),
+    "Parquet": ("file.kind", lambda path: path.write_bytes(b"PAR1".ljust(200))),
+    "Arrow": ("file.kind", lambda path: path.write_bytes(b"ARROW1".ljust(200))),
+    "pickle": ("file.kind", lambda path: path.write_bytes(pickle.dumps(rows_of(EVENTS)))),
+    "tar": ("file.kind", lambda path: write_tar(path)),
 }
 
 
@@ -118,7 +118,7 @@ def test_files_of_other_tools_give_the_same_events(tmp_path, write):
 @pytest.mark.parametrize(("key", "write"), REFUSED.values(), ids=REFUSED)
 def test_what_cannot_be_read_is_named(tmp_path, key, write):
     write(tmp_path / "a.bin")
-    if key == "reader.polarity":
+    if key == "events.polarity":
         rows = np.load(tmp_path / "a.bin")
         rows["p"] *= 255
         npy(tmp_path / "a.bin", rows)

@@ -158,10 +158,10 @@ def test_lamps_at_the_mains_are_removed_and_moving_edges_stay():
         ([{"background": {"radius": 3}}], "setting.choice"),
         ([{"background": {"within_ms": -1}}], "setting.out_of_range"),
         ([{"background": {"neighbours": 1.5}}], "setting.out_of_range"),
-        ([{"region": {"left": 9, "right": 9}}], "filters.empty_region"),
-        (["flicker", "flicker"], "filters.entry"),
-        ([{"flicker": {}, "region": {}}], "filters.entry"),
-        ("background", "filters.not_a_list"),
+        ([{"region": {"left": 9, "right": 9}}], "setting.form"),
+        (["flicker", "flicker"], "setting.form"),
+        ([{"flicker": {}, "region": {}}], "setting.form"),
+        ("background", "setting.form"),
     ],
 )
 def test_wrong_filters_are_refused(given, key):

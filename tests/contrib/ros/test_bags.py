@@ -104,7 +104,7 @@ def test_only_bags_have_topics(tmp_path):
     (tmp_path / "a.csv").write_text("1,2,3,1\n")
     with raises("file.kind"):
         open_recording(f"{tmp_path / 'a.csv'}:/x", HEIGHT, WIDTH)
-    with raises("files.missing", "b.bag"):
+    with raises("file.missing", "b.bag"):
         open_recording(tmp_path / "b.bag:/x")
 
 
@@ -143,7 +143,7 @@ def packet(store, **changed):
         ({"is_bigendian": True}, "file.kind"),
         ({"events": np.zeros(7, np.uint8)}, "file.cut"),
         ({"time_base": 1 << 63}, "file.damaged"),
-        ({"height": 40_000}, "sensor.impossible_in_file"),
+        ({"height": 40_000}, "file.damaged"),
         ({"height": 0, "width": 0}, "sensor.unknown"),
     ],
 )
@@ -171,7 +171,7 @@ def test_arrays_that_end_early_or_hold_impossible_events_are_refused(tmp_path, c
     place = content.index(event + (int(EVENTS.t[5]) // 1_000_000).to_bytes(4, "little"))
     if change == b"\2\0":
         content[place + 12] = 2  # its polarity
-        key = "reader.polarity"
+        key = "events.polarity"
     else:
         start = place - 5 * 13 - 4
         assert int.from_bytes(content[start : start + 4], "little") == len(EVENTS)
