@@ -68,12 +68,14 @@ class Placement:
         """Move boxes, and drop those with no area left."""
         if self.is_identity:
             return labels
-        start, size = labels.boxes_ltwh[:, :2], labels.boxes_ltwh[:, 2:]
+        start = labels.boxes_ltwh[:, :2]
+        size = labels.boxes_ltwh[:, 2:]
         if self.is_flipped:
             left = self.frame.width - 1 - start[:, :1] - size[:, :1]
             start = np.concatenate([left, start[:, 1:]], axis=1)
         corners = np.stack([start, start + size], axis=1)  # (N, 2, 2): left top, right bottom
-        source, target = self.source, self.target
+        source = self.source
+        target = self.target
         origin = np.array([source.left, source.top], np.float32)
         extent = np.array([source.width, source.height], np.float32)
         corners = np.clip(corners - origin, 0, extent - 1)

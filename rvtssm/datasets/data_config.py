@@ -80,7 +80,8 @@ class SamplingConfig(Settings, section="sampling"):
                 raise UserError("setting.conflict", name=f"sampling.{key}", found=size, needed=needed)
         if self.mode == "mixed" and self.stream_share in (0, 1):
             advice = f"use sampling.mode={'stream' if self.stream_share else 'random'}"
-            needed, found = "a mixed batch holds random chunks and streams", f"{self.stream_share:g}"
+            needed = "a mixed batch holds random chunks and streams"
+            found = f"{self.stream_share:g}"
             raise UserError("setting.conflict", name="sampling.stream_share", found=found, needed=needed, advice=advice)
 
 
@@ -131,7 +132,8 @@ class AugmentConfig(Settings, section="augment"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.stream_window_ms is not None and (self.draws == "random" or self.window_ms is None):
-            needed, lengths = "set augment.draws=all and augment.window_ms as well", self.stream_window_ms
+            needed = "set augment.draws=all and augment.window_ms as well"
+            lengths = self.stream_window_ms
             raise UserError("setting.needs", name="augment.stream_window_ms", found=lengths, needed=needed)
 
     @property

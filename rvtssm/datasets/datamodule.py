@@ -177,7 +177,8 @@ class SequenceDataModule:
         if not self.draws_windows:
             return self.sequences("train"), [0], [0]
         random, stream = self._windows_to_draw()
-        kinds, split = list(dict.fromkeys([*random, *stream])), self._raw_split("train")
+        kinds = list(dict.fromkeys([*random, *stream]))
+        split = self._raw_split("train")
         sequences: list[FrameSequence] = []
         for kind in kinds:
             sequences += split.sequences(kind, has_pseudo_labels=self.has_pseudo_labels)
@@ -185,7 +186,8 @@ class SequenceDataModule:
 
     def train_dataloader(self) -> ResumableLoader:
         sequences, random_kinds, stream_kinds = self.sequences_to_draw()
-        num_kinds, accumulate = len({*random_kinds, *stream_kinds}), 1
+        num_kinds = len({*random_kinds, *stream_kinds})
+        accumulate = 1
         if self.trainer is not None:
             accumulate = self.trainer.accumulate_grad_batches
         num_steps = [len(sequence.windows) for sequence in sequences]
@@ -243,7 +245,8 @@ class SequenceDataModule:
         if source in self._compared:
             return
         self._compared.add(source)
-        raw_dir, prepared_dir = self.config.raw_dir, self.config.prepared_dir
+        raw_dir = self.config.raw_dir
+        prepared_dir = self.config.prepared_dir
         for line in raw_lines(raw_dir, self.spec):
             say(line)
         if source == "prepared" and prepared_dir is not None:
@@ -252,7 +255,8 @@ class SequenceDataModule:
 
     def _check_whole(self) -> None:
         """Raise UserError if half of the training recordings are not prepared, unless the user chose the others."""
-        raw_dir, prepared_dir = self.config.raw_dir, self.config.prepared_dir
+        raw_dir = self.config.raw_dir
+        prepared_dir = self.config.prepared_dir
         if self.config.source is not None or prepared_dir is None:
             return
         missing, _, num_raw = missing_and_deleted(prepared_dir, raw_dir, "train", self.spec)

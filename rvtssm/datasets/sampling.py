@@ -119,13 +119,18 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         stream_kinds: Sequence[int] = (0,),
         accumulate: int = 1,
     ) -> None:
-        self.epoch, self.batch = 0, 0
+        self.epoch = 0
+        self.batch = 0
         self.config = config
         self.accumulate = accumulate
-        self.random_kinds, self.stream_kinds = random_kinds, stream_kinds
+        self.random_kinds = random_kinds
+        self.stream_kinds = stream_kinds
         self.num_recordings = len(num_steps) // len({*random_kinds, *stream_kinds})
-        self.num_steps, self.label_steps = list(num_steps), list(label_steps)
-        self.seed, self.rank, self.world_size = seed, rank, world_size
+        self.num_steps = list(num_steps)
+        self.label_steps = list(label_steps)
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
         self.num_streams = config.num_streams
         self.num_random = config.num_chunks - self.num_streams
         # (N, 2): recording of each labelled step, and its number among the labelled steps of this recording
@@ -151,7 +156,8 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         """Note that one batch has been consumed."""
         self.batch += 1
         if self.batch == self.length(self.epoch):
-            self.epoch, self.batch = self.epoch + 1, 0
+            self.epoch = self.epoch + 1
+            self.batch = 0
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "batch": self.batch}
@@ -163,11 +169,13 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
             advice = "resume with the data, batch size and number of processes of the interrupted run"
             found = f"the run stopped at batch {state['batch']} of an epoch, which has {length} batches now"
             raise UserError("run.other_settings", found=found, advice=advice)
-        self.epoch, self.batch = state["epoch"], state["batch"]
+        self.epoch = state["epoch"]
+        self.batch = state["batch"]
 
     def batches(self, epoch: int, first: int) -> Iterator[list[ChunkRequest]]:
         """Return the batches of an epoch from the `first` on."""
-        slots, before = self._slots(epoch), self._first_batch(epoch)
+        slots = self._slots(epoch)
+        before = self._first_batch(epoch)
         for batch in range(first, self.length(epoch)):
             yield self._random_requests(before + batch) + [slot[batch] for slot in slots]
 
@@ -183,7 +191,8 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
 
     def _num_batches(self, epoch: int) -> int:
         if not self.num_streams:
-            num_chunks, in_batch = len(self._labelled), self.num_random
+            num_chunks = len(self._labelled)
+            in_batch = self.num_random
         else:
             num_chunks = sum(len(self._chunks(r, kind)) for r, kind in enumerate(self._stream_kinds(epoch)))
             in_batch = self.num_streams
@@ -205,7 +214,8 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         if not self.num_streams:
             return []
         order = np.random.default_rng([self.seed, _STREAM_ORDER, epoch]).permutation(self.num_recordings).tolist()
-        seeds, kinds = self._stream_seeds(epoch), self._stream_kinds(epoch)
+        seeds = self._stream_seeds(epoch)
+        kinds = self._stream_kinds(epoch)
         line = [(r, start, stop) for r in order for start, stop in self._chunks(r, kinds[r])]
         num_slots = self.num_streams * self.world_size
         cuts = [slot * len(line) // num_slots for slot in range(num_slots + 1)]

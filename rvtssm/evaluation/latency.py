@@ -61,9 +61,13 @@ def measured_latency_ms(run: DetectorRun, sequence: FrameSequence) -> float:
 
     Raise a UserError if the recording is shorter than a window.
     """
-    spec, path = sequence.source.plan.spec, sequence.source.path  # type: ignore[union-attr]  # of a raw recording
-    recording, windows = open_with(path, spec.read_options), sequence.settings
-    sensor_hw, downsample, config = (recording.height, recording.width), spec.downsample, run.postprocess
+    spec = sequence.source.plan.spec  # type: ignore[union-attr]  # of a raw recording
+    path = sequence.source.path
+    recording = open_with(path, spec.read_options)
+    windows = sequence.settings
+    sensor_hw = (recording.height, recording.width)
+    downsample = spec.downsample
+    config = run.postprocess
     detector = StreamDetector(
         run.checkpoint, *sensor_hw, windows=windows, downsample=downsample, config=config, skip="never"
     )
@@ -91,7 +95,8 @@ def read_latency_ms(path: Path) -> float:
     """
     try:
         content: Any = json.loads(path.read_text())
-        latency_ms, num_windows = float(content["step_ms"]["p50"]), content["windows_per_call"]
+        latency_ms = float(content["step_ms"]["p50"])
+        num_windows = content["windows_per_call"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise UserError(
             "file.content",
@@ -143,7 +148,10 @@ def taken_steps(ends_us: np.ndarray, latency_us: float, when_late: str) -> tuple
     Returns:
         (M,) indices of the windows, and (M,) microseconds.
     """
-    steps, finished_us, free_us, step = [], [], -np.inf, 0
+    steps = []
+    finished_us = []
+    free_us = -np.inf
+    step = 0
     while step < len(ends_us):
         free_us = max(free_us, float(ends_us[step])) + latency_us
         steps.append(step)
@@ -179,7 +187,8 @@ def late_steps(
     Raises:
         UserError: The detector would skip windows of a prepared recording.
     """
-    taken, label_steps = [], []
+    taken = []
+    label_steps = []
     for sequence in sequences:
         steps, finished_us = taken_steps(sequence.windows.ends_us, 1000 * latency_ms, when_late)
         taken.append(sequence.taking(steps))

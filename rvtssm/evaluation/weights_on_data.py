@@ -116,7 +116,8 @@ def differences_in_scoring(postprocess: PostprocessConfig, scored_as: Postproces
         postprocess: The settings, whose score is not None.
         scored_as: Those of the training.
     """
-    now, before = asdict(postprocess), asdict(scored_as)
+    now = asdict(postprocess)
+    before = asdict(scored_as)
     return [
         f"scored with postprocess.{name}={now[name]}; after the training these weights were scored with {before[name]}"
         for name in now
@@ -126,13 +127,16 @@ def differences_in_scoring(postprocess: PostprocessConfig, scored_as: Postproces
 
 def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:
     """Raise UserError if the dataset, the classes or the frames of the data are not those of the training."""
-    ours, theirs = _described(trained), _described(data)
+    ours = _described(trained)
+    theirs = _described(data)
     differences = [f"{key} {ours[key]}, not {theirs[key]}" for key in ours if ours[key] != theirs[key]]
     if not differences:
         return
-    class_map, as_it_is = "", "'evaluation.class_map={}'"
+    class_map = ""
+    as_it_is = "'evaluation.class_map={}'"
     if trained.class_names != data.class_names:
-        class_map, as_it_is = f" {CLASS_MAP_FORM.format('training')}", CLASS_MAP_FORM.format("evaluation")
+        class_map = f" {CLASS_MAP_FORM.format('training')}"
+        as_it_is = CLASS_MAP_FORM.format("evaluation")
     raise UserError(
         "weights.other_data",
         name=path,

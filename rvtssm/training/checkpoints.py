@@ -44,7 +44,8 @@ def last_checkpoint(out_dir: Path) -> Path:
 
 def latest_checkpoint(out_dir: Path) -> Path:
     """Return from which weights `resume=auto` continues a run: the best ones, with a warning, if the last are cut."""
-    last, best = last_checkpoint(out_dir), best_checkpoint(out_dir)
+    last = last_checkpoint(out_dir)
+    best = best_checkpoint(out_dir)
     if is_whole(last) or not is_whole(best):
         return last
     if last.is_file():
@@ -131,7 +132,8 @@ class Checkpoints(Checkpoint):
     """
 
     def __init__(self, out_dir: Path, every: int, patience: int | None = None) -> None:
-        self.best, self.last = best_checkpoint(out_dir), last_checkpoint(out_dir)
+        self.best = best_checkpoint(out_dir)
+        self.last = last_checkpoint(out_dir)
         self.every = every
         self.patience = patience
         self.best_ap = -math.inf
@@ -152,7 +154,8 @@ class Checkpoints(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         # A run that is resumed in another folder has no best weights there yet.
         self.best_ap = state_dict["best_ap"] if self.best.is_file() else -math.inf
-        self.start_ap, self.num_without_gain = state_dict["start_ap"], state_dict["num_without_gain"]
+        self.start_ap = state_dict["start_ap"]
+        self.num_without_gain = state_dict["num_without_gain"]
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._step = trainer.global_step

@@ -56,8 +56,10 @@ def decided(sections: TrainSections) -> TrainSections:
     A run that is resumed keeps what it had in place of `auto`. Settings without `auto` stay as they are, except that
     the defaults of the layer take the place of null.
     """
-    training, sampling = sections.training, sections.sampling
-    chooses_precision, chooses_batch = training.precision == "auto", sampling.batch_size == "auto"
+    training = sections.training
+    sampling = sections.sampling
+    chooses_precision = training.precision == "auto"
+    chooses_batch = sampling.batch_size == "auto"
     resume = find_resume(sections.resume, sections.run_dir)
     if resume and (chooses_precision or chooses_batch):
         stored = load_file(resume)["decisive"]
@@ -81,7 +83,8 @@ def decided(sections: TrainSections) -> TrainSections:
 
 
 def _train(sections: TrainSections, trainer: L.Trainer, resume: Path | None) -> Path:
-    training, device = sections.training, trainer.strategy.root_device
+    training = sections.training
+    device = trainer.strategy.root_device
     if training.compile:
         check_compiler(device.type)
     data = data_of(sections)
@@ -194,7 +197,8 @@ def _with_classes_of(data: SequenceDataModule, sections: TrainSections, source: 
 
 def _weights_if_complete(sections: TrainSections, resume: Path, module: DetectionModule) -> Path | None:
     """Return the weights of a run that has ended already. Raise UserError if it had other settings."""
-    state, training = load_file(resume), sections.training
+    state = load_file(resume)
+    training = sections.training
     check_same_run(state, module.decisive)  # before anything is written
     step = state["global_step"]
     if step >= training.steps:

@@ -88,7 +88,8 @@ def check_step_memory(
     free = _free(sections, device)
     if free is None or peak <= max(free, _SMALL):
         return peak
-    sampling, shape = sections.sampling, detector.frame_hw
+    sampling = sections.sampling
+    shape = detector.frame_hw
     raise UserError(
         "memory.too_little",
         found=f"a training step of {sampling.num_chunks} x {sampling.chunk_length} frames of {shape[0]} x {shape[1]} "
@@ -128,7 +129,8 @@ def with_divided_batch(sections: TrainSections) -> TrainSections:
 
 def _chunks_of_process(sections: TrainSections) -> int:
     """Return the chunks that a process contributes to an optimiser step, divided by the given `training.accumulate`."""
-    sampling, training = sections.sampling, sections.training
+    sampling = sections.sampling
+    training = sections.training
     if sampling.total_batch is None:
         return _USUAL_BATCH
     num_parts = training.devices * training.num_nodes * training.accumulate
@@ -171,10 +173,12 @@ def _fitting_batch(sections: TrainSections, share: int) -> int:
     device = torch.device("cpu")
     if sections.training.accelerator in ("auto", "gpu", "cuda"):
         device = torch.device(usual_device())
-    spec, windows = build_spec(sections.dataset), sections.windows.settings
+    spec = build_spec(sections.dataset)
+    windows = sections.windows.settings
     with torch.random.fork_rng(devices=[]):
         detector = CheckpointMeta(spec, sections.model, sections.temporal, windows).build()
-    memory, free = _probe(detector, sections), _free(sections, device)
+    memory = _probe(detector, sections)
+    free = _free(sections, device)
     batches = _batches(sections.sampling, share)
     for batch_size in batches:
         sampling = replace(sections.sampling, batch_size=batch_size)

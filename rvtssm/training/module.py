@@ -170,7 +170,8 @@ class DetectionModule(L.LightningModule):
         for kind, names in bad.items():
             if names:
                 found += f"; {kind} {_first_of(names)}"
-        step, lower = self.trainer.global_step, self.settings.optim.learning_rate / 10
+        step = self.trainer.global_step
+        lower = self.settings.optim.learning_rate / 10
         go_on = f"rvtssm train out={self.trainer.default_root_dir} resume=auto optim.learning_rate={lower:g}"
         raise UserError(
             "run.not_finite",
@@ -354,7 +355,8 @@ class DetectionModule(L.LightningModule):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # PyTorch does not know the steps before the extension
             self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
-        loop, every = self.trainer.fit_loop, int(self.trainer.val_check_batch or 1)
+        loop = self.trainer.fit_loop
+        every = int(self.trainer.val_check_batch or 1)
         if (loop.total_batch_idx + 1) % every:
             # Lightning counts a step for the logs after its validation, also when it resumes there. It does not expect
             # a validation here, which took place because the run was complete.

@@ -19,7 +19,10 @@ from rvtssm.system.user_error import UserError
 from rvtssm.training.training_config import OptimConfig
 
 # The polynomial that pushes all singular values towards 1 within five rounds (Jordan et al., 2024).
-_A, _B, _C, _ROUNDS = 3.4445, -4.7750, 2.0315, 5
+_A = 3.4445
+_B = -4.7750
+_C = 2.0315
+_ROUNDS = 5
 _MOMENTUM = 0.95  # of Nesterov, for the matrices
 _RMS = 0.2  # root mean square of a step of AdamW, which Muon's step matches
 
@@ -71,7 +74,8 @@ def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> l
         if parameter.requires_grad:
             key = id(parameter)
             is_matrix = config.name == "muon" and key in weights and key not in of_ssm and key not in ends
-            rate, decay = peak, 0.0
+            rate = peak
+            decay = 0.0
             if key in of_ssm:
                 rate *= config.ssm_factor
             if key in weights:

@@ -69,7 +69,8 @@ def describe(sections: TrainSections, data: SequenceDataModule) -> CheckpointMet
 def check_scored(data: SequenceDataModule) -> tuple[int, int]:
     """Return how many labels of the validation are scored, and how many it has. Raise UserError if none is scored."""
     labels = [sequence.labels for sequence in data.sequences("val")]
-    scored, all_labels = num_scored(labels, data.spec), sum(map(len, labels))
+    scored = num_scored(labels, data.spec)
+    all_labels = sum(map(len, labels))
     if not scored:
         raise UserError(
             "labels.none_scored",
@@ -104,7 +105,8 @@ def outdated_recordings(raw_dir: str | None, data: SequenceDataModule) -> list[s
             recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, data.spec)}
             recipe = Recipe(data.spec, data.settings, is_train=split == "train")
             for sequence in data.sequences(split):
-                stored, recording = sequence.source, recordings.get(sequence.name)
+                stored = sequence.source
+                recording = recordings.get(sequence.name)
                 assert isinstance(stored, StoredSequence)
                 if recording and "source" in stored.meta and not _is_current(recording, stored, recipe):
                     outdated.append(f"{split}/{sequence.name}")

@@ -38,7 +38,8 @@ def facts(
     sections: TrainSections, trainer: L.Trainer, data: SequenceDataModule, meta: CheckpointMeta, total_batch: int
 ) -> dict[str, Any]:
     """Return what a person wants to check before a run: its data, its steps, where and how it runs."""
-    training, sampling = sections.training, sections.sampling
+    training = sections.training
+    sampling = sections.sampling
     recordings = {}
     for split in ("train", "val"):
         sequences = data.sequences(split)
@@ -64,7 +65,9 @@ def facts(
 
 def say_trained(sections: TrainSections, trainer: L.Trainer, module: DetectionModule) -> None:
     """Tell how long a run took, how good its weights are, and where they and its logs are."""
-    training, out, checkpoints = sections.training, sections.run_dir, checkpoints_of(trainer)
+    training = sections.training
+    out = sections.run_dir
+    checkpoints = checkpoints_of(trainer)
     if trainer.global_step < training.steps:
         say(
             f"ended before step {training.steps}: {checkpoints.num_without_gain} validations in a row had no higher AP "
@@ -91,7 +94,8 @@ def _percent(ap: float) -> str:
 
 def say_interrupted_at_the_end(out: Path, trainer: L.Trainer) -> None:
     """Tell about the weights of a run that was interrupted after its last step; nothing for any other run."""
-    last, max_steps = last_checkpoint(out), trainer.max_steps
+    last = last_checkpoint(out)
+    max_steps = trainer.max_steps
     if trainer.global_step < max_steps:
         return
     last_step = load_file(last)["global_step"] if last.is_file() else 0

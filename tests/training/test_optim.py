@@ -271,7 +271,7 @@ def test_stages_that_forget_have_no_part_in_it():
 @pytest.mark.parametrize("name", ["lstm", "selective_s5", "s7"])
 def test_a_layer_without_the_norm_is_refused_before_training(name):
     with pytest.raises(
-        ValueError, match=rf"optim.h2_weight=0.1: temporal.name={name} has no H2 norm.*; or set it to 0"
+        ValueError, match=rf"optim.h2_weight=0.1: temporal.name={name}: it has no H2 norm.*; or set it to 0"
     ):
         check(compose(["experiment=demo", f"temporal={name}", "optim.h2_weight=0.1"]))
 
