@@ -204,7 +204,7 @@ def test_a_hostile_file_is_refused_in_bounded_memory(tmp_path, name, write, read
 def test_wrong_settings_of_a_prepared_file_are_refused(tmp_path, changed):
     sequence = open_sequence(write_prepared(tmp_path / "a.h5"))
     sequence.meta.update(changed)
-    with pytest.raises(UserError, match="a.h5 is damaged"):
+    with pytest.raises(UserError, match=r"a\.h5 is damaged"):
         sequence.settings  # noqa: B018
 
 
