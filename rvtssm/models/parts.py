@@ -1,6 +1,7 @@
 """The backbones, necks and heads that a detector can have. Add new ones to these tables."""
 
 from dataclasses import asdict, replace
+from typing import Any
 
 from rvtssm.models.backbones.rvt import RvtBackbone
 from rvtssm.models.backbones.timm import TimmBackbone
@@ -46,8 +47,14 @@ def with_all_options(model: ModelConfig) -> ModelConfig:
     """
     check_part("model.backbone", model.backbone, BACKBONES)
     check_part("model.neck", model.neck, NECKS)
-    kinds = {"backbone": BACKBONES[model.backbone], "neck": NECKS[model.neck], "head": head_class(model)}
-    options = {f"{part}_options": asdict(model.options_of(part, kind.options)) for part, kind in kinds.items()}
+    kinds: dict[str, Any] = {
+        "backbone": BACKBONES[model.backbone],
+        "neck": NECKS[model.neck],
+        "head": head_class(model),
+    }
+    options: dict[str, Any] = {
+        f"{part}_options": asdict(model.options_of(part, kind.options)) for part, kind in kinds.items()
+    }
     return replace(model, **options)
 
 
