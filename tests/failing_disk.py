@@ -36,7 +36,7 @@ def one_failing_call(folder: Path, number: int) -> Iterator[None]:
     def counted(call: Callable[..., object]) -> Callable[..., object]:
         def instead(*arguments: object, **keywords: object) -> object:
             nonlocal num_calls
-            where = arguments[0]
+            where: Any = arguments[0]
             if isinstance(where, int):
                 where = os.readlink(f"/proc/self/fd/{where}")
             is_aside = not os.fspath(where).startswith(str(folder))

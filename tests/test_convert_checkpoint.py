@@ -109,7 +109,7 @@ def refused(convert, capsys, *argv: object) -> str:
 def test_mistakes_get_one_line_and_leave_no_file(convert, official, tmp_path, capsys):
     path, _, sizes = official()
     target = tmp_path / "ours.ckpt"
-    assert "no checkpoint at" in refused(convert, capsys, tmp_path / "missing.ckpt", target, *sizes)
+    assert "there is no such checkpoint" in refused(convert, capsys, tmp_path / "missing.ckpt", target, *sizes)
     assert "s5.ckpt would be replaced" in refused(convert, capsys, path, path, *sizes)
     assert "classes, but onempx has" in refused(convert, capsys, path, target, "--dataset", "onempx", *sizes[2:])
     assert "base has 64" in refused(convert, capsys, path, target, *sizes[:2], "--size", "base")

@@ -35,6 +35,7 @@ _DETECTOR_PREFIX = "detector."  # starts the keys in a checkpoint of our trainin
 _ANY_SIZE = 1024  # sizes up to here are accepted, because a detector of that size is cheap to build
 _LARGEST_FRAME = 1 << 14  # pixels per side
 _FEW = 1024  # tensors with at most this many numbers keep full precision in every file
+_COPY_AGAIN = "copy it again if it was cut, and name a file that rvtssm wrote"
 _IS_FOLDER = 0x10  # a flag among the attributes of MS-DOS in an archive
 OFFICIAL_PREFIX = "mdl."  # starts the keys in a checkpoint of RVT or of the official SSM release
 
@@ -178,7 +179,9 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     except pickle.UnpicklingError as error:
         if "GLOBAL" in str(error):  # torch names the class that it refuses to unpickle
             raise UserError("weights.pickle", name=path) from None
-        raise UserError("weights.not_a_checkpoint", name=path, found="torch cannot read it") from None
+        raise UserError(
+            "weights.not_a_checkpoint", name=path, found="torch cannot read it", advice=_COPY_AGAIN
+        ) from None
     except (ImportError, AttributeError) as error:
         raise UserError(
             "weights.pickle",
@@ -188,7 +191,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
         ) from None
     except Exception:  # for files of another kind, torch raises many kinds of errors
         raise UserError(
-            "weights.not_a_checkpoint", name=path, found="torch cannot read it", advice="it may be incomplete"
+            "weights.not_a_checkpoint", name=path, found="torch cannot read it", advice=_COPY_AGAIN
         ) from None
     if not isinstance(content, dict):
         raise UserError(

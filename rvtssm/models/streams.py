@@ -320,15 +320,19 @@ def _with_statistics(detector: Detector, num_frames: int) -> Iterator[None]:
 
     This is a batch whose only labelled frame has a single position at the coarsest stride.
     """
-    coarsest = max(detector.neck.strides)
-    positions = [side // coarsest for side in detector.backbone.padded_hw]
     norms = []
-    if num_frames <= 1 and positions == [1, 1]:
+    if detector.training and num_frames <= 1:
         for part in detector.modules():
             # A synchronised one sees the frames of all processes.
             is_own = not isinstance(part, nn.SyncBatchNorm)
             if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.training and is_own:
-                norms.append(part.eval())
+                norms.append(part)
+    if norms:
+        coarsest = max(detector.neck.strides)
+        if any(side > coarsest for side in detector.backbone.padded_hw):
+            norms = []
+    for norm in norms:
+        norm.eval()
     try:
         yield
     finally:

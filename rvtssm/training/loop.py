@@ -30,6 +30,10 @@ from rvtssm.training.training_config import TrainSections
 _LOST_PEER = ("connection closed by peer", "connection reset by peer", "gloo", "nccl")  # in errors of torch.distributed
 
 
+class TrainingData(SequenceDataModule, L.LightningDataModule):
+    """The recordings of a training as Lightning's trainer takes them."""
+
+
 def train(sections: TrainSections, callbacks: Sequence[Callback] = ()) -> Path:
     """Train and validate a detector, write `checkpoints/best.ckpt` and `last.ckpt` to `out`; return the best one.
 
@@ -138,7 +142,7 @@ def _train(sections: TrainSections, trainer: L.Trainer, resume: Path | None) -> 
     return best_checkpoint(sections.run_dir)
 
 
-def _fit(trainer: L.Trainer, module: DetectionModule, data: SequenceDataModule, resume: Path | None) -> None:
+def _fit(trainer: L.Trainer, module: DetectionModule, data: TrainingData, resume: Path | None) -> None:
     """Take all steps. An interruption, and the end of another process, are told in one line."""
     try:
         trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
@@ -163,13 +167,9 @@ def _start_from(source: TransferSource, detector: Detector, described: Checkpoin
         return Start(path, source, described, list(transfer(source, detector, described)))
 
 
-class _TrainingData(SequenceDataModule, L.LightningDataModule):
-    """The recordings of a training as Lightning's trainer takes them."""
-
-
-def data_of(sections: TrainSections) -> SequenceDataModule:
+def data_of(sections: TrainSections) -> TrainingData:
     """Return the recordings of a training, not opened yet."""
-    return _TrainingData(
+    return TrainingData(
         sections.dataset,
         sections.sampling,
         sections.augment,

@@ -153,7 +153,7 @@ def test_no_verb_shows_the_verbs(capsys):
 # What takes a noticeable time to import, and words that are answered before anything is computed.
 SLOW = ("torch", "torchvision", "lightning", "timm", "scipy.linalg", "cv2", "matplotlib", "pandas")
 ANSWERED_AT_ONCE = (
-    *(["--help"], ["train", "--help"], ["train", "--config"], ["train", "stepz=3"], ["train", "steps=0"], ["train"]),
+    *(["--help"], ["train", "--help"], ["live", "--config"], ["train", "stepz=3"], ["train", "steps=0"], ["train"]),
     *(["evaluate"], ["demo", "synthetic.num_test=0"], ["study", "temporal=s5,selective_s5"], ["live", "nobody=1"]),
     *(["predict", "checkpoint=model.ckpt"], ["export", "checkpoint=model.ckpt"], ["audit"], ["info"]),
 )

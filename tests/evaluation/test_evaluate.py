@@ -134,7 +134,7 @@ def prepared(tmp_path_factory, raw) -> Path:
 
 
 def test_every_rate_is_checked_before_the_first_is_scored(refused, raw, prepared, tmp_path):
-    assert "at least 1 us, got 0.5" in refused(hz=[20, 2_000_000])
+    assert "stride_us=0.5; give a number, at least 1" in refused(hz=[20, 2_000_000])
     assert "stride_us=50000 but the run asks for 25000" in refused(prepared_dir=prepared, hz=[20, 40])
     faster = prepare(raw, tmp_path / "faster", stride_us=25_000)
     # without memory, the rate of training is scored as well
@@ -147,7 +147,7 @@ def test_every_checkpoint_is_read_before_the_first_is_scored(weights, tmp_path, 
     words = f"checkpoints=[{weights},{tmp_path / 'broken.ckpt'}]", f"out={tmp_path / 'out'}"
     assert cli.main(["evaluate", *words]) == 2
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "━" not in line)
-    assert f"{tmp_path / 'broken.ckpt'} is not a checkpoint" in line
+    assert f"{tmp_path / 'broken.ckpt'}: torch cannot read it" in line
     assert not (tmp_path / "out").exists() and not batches_run
 
 
@@ -183,7 +183,8 @@ def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, 
 
 def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
     trained = read_checkpoint(weights)
-    exported = ExportedDetector(lambda *_: ([], []), trained, {"frame_hw": [96, 128], "state": {}, "predictions": {}})
+    described = {"frame_hw": [96, 128], "state": {}, "predictions": {}}
+    exported = ExportedDetector(lambda *_: ([], []), trained, described, "a.onnx")
     monkeypatch.setattr(WeightsFile, "read_with_digest", lambda _: (trained.with_detector(exported), ""))
     monkeypatch.setattr(evaluating, "chosen_precision", lambda *_: "float32")
     answer = refused(Path("model.onnx"))
@@ -277,7 +278,7 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
 
 def test_prepared_recordings_have_no_free_grid(refused, prepared):
     answer = refused(prepared_dir=prepared, grid="free")
-    assert "evaluation.grid=free is not possible with prepared recordings" in answer and "source=raw" in answer
+    assert "evaluation.grid=free: windows of prepared recordings end at the labels" in answer and "source=raw" in answer
 
 
 STREAMING = {"streaming": True, "time_shifts_ms": []}
@@ -309,7 +310,7 @@ def test_a_latency_of_a_file_is_that_of_a_single_window(refused, tmp_path):
         return refused(latency_from=str(tmp_path / "told.json"), **STREAMING)
 
     assert "with 8 windows per call" in answer({"step_ms": {"p50": 3}, "windows_per_call": 8})
-    assert "has a latency of -5 ms" in answer({"step_ms": {"p50": -5}, "windows_per_call": 1})
+    assert "a latency of -5 ms; it must be at least 0" in answer({"step_ms": {"p50": -5}, "windows_per_call": 1})
     assert "has no latency" in answer({"rows": []})
 
 
@@ -394,7 +395,7 @@ def test_weights_are_scored_as_they_are_on_data_with_other_classes_and_frames(we
     where = {"dataset": DatasetConfig(name="custom"), "raw_dir": folder}
     assert "'evaluation.class_map={NAME_IN_WEIGHTS: NAME_IN_DATA}'" in refused(**where)
     answer = refused(**where, class_map={"vehicle": "cars"})
-    assert "the data have no class 'cars'; choose from person, car, bus" in answer
+    assert "evaluation.class_map=cars; choose from person, car, bus" in answer
 
     def find_all(detector, loader, **options):
         assert stream(detector, loader, **options).keys() == {0}
@@ -449,8 +450,8 @@ def test_tracks_are_those_of_annotated_boxes(refused, tmp_path):
     raw = write_recording(tmp_path / "raw")
     boxes = boxes_of((600_000, 2, 3, 20, 25), (625_000, 2, 3, 20, 25), track_id=[0, 3], pseudo_score=[0, 0.9])
     write_boxes(raw / "test/a_bbox.npy", boxes)
-    for what in ({"track": "bytetrack"}, {"label_hz": 100, "grid": "free"}):
-        assert "have no track_id" in refused(raw_dir=raw, **what)
+    assert "have no track_id" in refused(raw_dir=raw, track="bytetrack")
+    assert "do not say which boxes are of one object" in refused(raw_dir=raw, label_hz=100, grid="free")
 
 
 @pytest.mark.parametrize(
@@ -458,7 +459,7 @@ def test_tracks_are_those_of_annotated_boxes(refused, tmp_path):
     [
         ({"latency_ms": 5}, "only applies to streaming; set evaluation.streaming=true"),
         ({"label_hz": 100}, "makes labels between window ends"),
-        ({"label_hz": 100, "grid": "free"}, "the labels of the test split have no track_id"),
+        ({"label_hz": 100, "grid": "free"}, "test split: The labels do not say which boxes are of one object"),
         ({"streaming": True, "latency_ms": 5, "latency_from": "x"}, "both give the duration of a step"),
         ({"streaming": True, "latency_from": "nothing.json"}, "has no latency"),
         ({"time_shifts_ms": [0, 0]}, "name each element once"),
@@ -471,7 +472,7 @@ def test_settings_of_streaming_that_cannot_be_are_refused(refused, settings, ans
 
 
 def test_prepared_recordings_cannot_skip_windows_but_can_queue(refused, prepared):
-    assert "measures the latency on raw recordings" in refused(prepared_dir=prepared, streaming=True)
+    assert "the latency is measured on raw recordings" in refused(prepared_dir=prepared, streaming=True)
     assert "evaluation.when_late=queue" in refused(prepared_dir=prepared, streaming=True, latency_ms=70)
 
 

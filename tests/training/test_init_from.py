@@ -235,7 +235,10 @@ def test_labels_that_changed_after_the_preparation_are_told(words, raw, run, tmp
             ["train", "window_ms=10", "num_bins=4"],
             "length_us=None but the run asks for 10000, and with num_bins=5 but the run asks for 4",
         ),
-        (["study", "windows.window_ms=25,10"], "windows.window_ms=25/evaluation: train_0000 was prepared with length"),
+        (
+            ["study", "windows.window_ms=25,10"],
+            "window_ms=25/evaluation: train_0000: it was prepared with",
+        ),
     ],
     ids=str,
 )

@@ -38,7 +38,8 @@ def build_module(
     torch.manual_seed(0)
     model = ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0, layer_scale=1.0)
     layer = TemporalConfig(name=temporal, dt_min=0.2, dt_max=1.0, bandlimit=0.0, **memory)
-    detector = build_detector(model, layer, *hw, 2)
+    height, width = hw
+    detector = build_detector(model, layer, height, width, 2)
     for name, parameter in detector.head.named_parameters():
         if name.endswith(("class_out.bias", "objectness_out.bias")):  # as sure as after some training
             torch.nn.init.zeros_(parameter)
