@@ -9,7 +9,7 @@ import numpy as np
 
 from rvtssm.checks.inspect_dataset import Part, noticed_lines, raw_part
 from rvtssm.checks.label_checks import Note
-from rvtssm.datasets.agreement import name_in, prepared_lines, raw_lines
+from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, name_in, prepared_lines, raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import StoredSequence, open_sequence
@@ -117,7 +117,7 @@ def _raw_faults(
     if not recordings:
         yield f"raw/{split}", f"{raw_dir} holds no recordings of {recipe.spec.name} in {split}"
     for path in find_boxes_without_events(raw_dir, split, recipe.spec) if recipe.is_labelled else ():
-        yield f"raw/{split}/{path.name}", f"{path} belongs to no recording; copy the recording there"
+        yield f"raw/{split}/{path.name}", f"{path} belongs to no recording; {RECORDING_IS_ELSEWHERE}"
 
 
 def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe) -> list[str]:

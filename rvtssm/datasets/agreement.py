@@ -21,6 +21,7 @@ from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
 _MOST_NAMED = 3  # recordings that a line names
+RECORDING_IS_ELSEWHERE = "copy the recording there, or name the labels like it"  # if labels belong to none
 
 
 def raw_lines(raw_dir: Path | str | None, spec: DatasetSpec, has_strays: bool = True) -> list[str]:
@@ -41,7 +42,7 @@ def raw_lines(raw_dir: Path | str | None, spec: DatasetSpec, has_strays: bool = 
             paths += [(split, recording.events_path) for recording in find_recordings(raw_dir, split, spec)]
             if has_strays and (strays := find_boxes_without_events(raw_dir, split, spec)):
                 text = f"{len(strays)} label files belong to no recording, such as {strays[0]}"
-                lines.append(f"{split}: {text}; copy the recording there")
+                lines.append(f"{split}: {text}; {RECORDING_IS_ELSEWHERE}")
     return lines + _twice(_of_raw(paths))
 
 

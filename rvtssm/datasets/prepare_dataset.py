@@ -17,7 +17,7 @@ from typing import Any
 from rich.filesize import decimal
 
 from rvtssm.datasets import DatasetConfig, build_spec, custom, sections
-from rvtssm.datasets.agreement import raw_lines
+from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import (
     Outcome,
@@ -167,7 +167,7 @@ def preprocess_dataset(
             continue
         for boxes_path in find_boxes_without_events(raw_dir, split, spec):
             suffixes = ", *".join(suffixes_of(spec))
-            message = f"{boxes_path} belongs to no recording (*{suffixes}); copy the recording there"
+            message = f"{boxes_path} belongs to no recording (*{suffixes}); {RECORDING_IS_ELSEWHERE}"
             name = f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}"
             summary.outcomes[name] = Outcome("failed", message)
     if not jobs and not summary.failed:

@@ -165,6 +165,9 @@ KINDS = {
 }
 
 
+_VERBS = ("does ", "ends ", "has ", "holds ", "is ", "was ")
+
+
 def worded(kind: str, name: object = "", found: object = "", needed: object = "", advice: str = "") -> str:
     """Return an error as one line: where, what was found, what is needed and what to do.
 
@@ -188,7 +191,9 @@ def worded(kind: str, name: object = "", found: object = "", needed: object = ""
     rest = "; ".join(clause for clause in clauses if clause)
     if found in ("", None):
         return ": ".join(part for part in (str(name), rest) if part)
-    # A setting is shown as it is written; a file is followed by a clause.
+    # A setting is shown as it is written, a file is followed by a clause, and a verb has the name as its subject.
     between = "=" if kind.startswith("setting.") else ": "
+    if str(found).startswith(_VERBS):
+        between = " "
     where = f"{name}{between}{found}" if str(name) else str(found)
     return "; ".join(part for part in (where, rest) if part)

@@ -100,7 +100,7 @@ def rewrite_boxes(**columns):
 RAW_DAMAGES = {
     "no events": ("train/a_td.dat", lambda path: write_dat(path, random_events(0), HEIGHT, WIDTH), "holds no events"),
     "other sensor": ("train/a_td.dat", lambda path: write_dat(path, random_events(9), 240, 304), "304x240"),
-    "missing events": ("train/a_td.dat", Path.unlink, "a_bbox.npy belongs to no recording; copy the recording there"),
+    "missing events": ("train/a_td.dat", Path.unlink, "a_bbox.npy belongs to no recording"),
     "damaged labels": ("train/a_bbox.npy", cut, "a_bbox.npy is not a file of boxes"),
     "labels too late": (
         "train/a_bbox.npy",

@@ -522,7 +522,7 @@ def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights)
 
 def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
     where = f"dataset.raw_dir={tmp_path}"
-    assert f"{tmp_path / 'test'}: does not exist" in refused("evaluate", f"checkpoint={weights}", where)
+    assert f"{tmp_path / 'test'} does not exist" in refused("evaluate", f"checkpoint={weights}", where)
     (tmp_path / "test").mkdir()
     assert "holds no recording that ends in _td.dat" in refused("evaluate", f"checkpoint={weights}", where)
     path = write_recording(tmp_path / "test", "a", height=120, width=160)  # the sensor of the weights

@@ -177,8 +177,8 @@ def test_structured_arrays_are_events(predictor, draw_events):
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (np.zeros((500, 4)), r"an array of float64 with the shape \(500, 4\): holds no events; give rvtssm.Events"),
-        ([1, 2, 3], "a list: holds no events"),
+        (np.zeros((500, 4)), r"an array of float64 with the shape \(500, 4\) holds no events; give rvtssm.Events"),
+        ([1, 2, 3], "a list holds no events"),
         (np.zeros(500, [("t", np.int64), ("x", np.int64)]), "columns t, x and none for y, p"),
         (np.full(500, 0.5, [(name, np.float32) for name in "txyp"]), "without a unit"),
         (np.array([(2, -1, 1, 1)], [(name, np.int64) for name in "txyp"]), "1 of 1 events outside"),

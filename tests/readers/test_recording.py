@@ -122,7 +122,7 @@ def test_a_recording_out_of_order_is_refused_unless_it_shall_be_repaired(tmp_pat
             if num_moved == 200:
                 read(recording)
             else:
-                with pytest.raises(UserError, match=r"a\.h5: has 201 of 20000 events that are earlier.*repair=true"):
+                with pytest.raises(UserError, match=r"a\.h5 has 201 of 20000 events that are earlier.*repair=true"):
                     read(recording)
         repaired = open_recording(path, repair=True)
         read(repaired)

@@ -24,6 +24,20 @@ PACKAGE = Path(user_error.__file__).parents[1]
 CLASSES = {"UserError", "MessageError", "UnknownSensorSize"}
 
 
+@pytest.mark.parametrize(
+    ("kind", "name", "found", "needed", "line"),
+    [
+        ("setting.out_of_range", "steps", 0, "at least 1", "steps=0; at least 1"),
+        ("setting.choice", "head", "yolo", ["yolox"], "head=yolo; choose from yolox"),
+        ("setting.missing", "dataset.yaml", "does not give height", "", "dataset.yaml does not give height"),
+        ("file.content", "a.csv", "line 3 has two numbers", "", "a.csv: line 3 has two numbers"),
+        ("file.content", "a.csv", "has decimal commas", "", "a.csv has decimal commas"),
+    ],
+)
+def test_a_line_joins_the_name_with_a_value_a_clause_or_a_verb(kind, name, found, needed, line):
+    assert str(UserError(kind, name=name, found=found, needed=needed, advice="try again")) == f"{line}; try again"
+
+
 def test_an_error_from_another_process_keeps_key_text_and_class():
     for error in (UserError("seed.unlucky", "seed=13; give another"), UnknownSensorSize("seed.unlucky", "no size")):
         copy = pickle.loads(pickle.dumps(error))

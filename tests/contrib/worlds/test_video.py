@@ -357,7 +357,7 @@ def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, na
 @pytest.mark.parametrize(
     "change, answer",
     [
-        ({"video": "nowhere.mp4"}, "nowhere.mp4: does not exist; a video file or a folder"),
+        ({"video": "nowhere.mp4"}, "nowhere.mp4 does not exist; a video file or a folder"),
         ({"video": "gt.txt"}, "gt.txt: not a video that can be read"),
         ({"fps": None}, "fps=HZ: the number of pictures per second"),
         ({"video": "low"}, "low: a side of 15 pixels; at least 16 per side"),
