@@ -19,7 +19,7 @@ class UserError(ValueError):
     ... except rvtssm.UserError as error:
     ...     if error.key == "file.missing":
     ...         print(error)
-    drive.raw: does not exist; give an event recording
+    drive.raw does not exist; give an event recording
 
     Args:
         key: The kind of the mistake, one of `rvtssm.system.kinds.KINDS`.
