@@ -98,7 +98,7 @@ def convert_official(
             raise UserError(
                 "setting.missing",
                 name="memory_chunk",
-                found=f"no chunk length is known for {spec.name}",
+                needed=f"no chunk length is known for {spec.name}",
                 advice="give it in steps, or use memory=carried",
             )
         memory_chunk = RELEASED_CHUNKS[spec.name]
@@ -160,7 +160,7 @@ def derive_configs(
         raise UserError(
             "setting.missing",
             name="size",
-            found="the weights do not reveal the number of channels per attention head",
+            needed="the weights do not reveal the number of channels per attention head",
             advice="give size or head_dim of the model",
         )
     # Everything else is the shape or the number of some weights.

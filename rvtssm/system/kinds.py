@@ -165,7 +165,7 @@ KINDS = {
 }
 
 
-_VERBS = ("does ", "ends ", "has ", "holds ", "is ", "was ")
+_VERBS = ("does ", "ended ", "ends ", "has ", "holds ", "is ", "takes ", "was ")
 
 
 def worded(kind: str, name: object = "", found: object = "", needed: object = "", advice: str = "") -> str:

@@ -32,6 +32,7 @@ CLASSES = {"UserError", "MessageError", "UnknownSensorSize"}
         ("setting.missing", "dataset.yaml", "does not give height", "", "dataset.yaml does not give height"),
         ("file.content", "a.csv", "line 3 has two numbers", "", "a.csv: line 3 has two numbers"),
         ("file.content", "a.csv", "has decimal commas", "", "a.csv has decimal commas"),
+        ("setting.missing", "size", "", "the weights do not tell it", "size: the weights do not tell it"),
     ],
 )
 def test_a_line_joins_the_name_with_a_value_a_clause_or_a_verb(kind, name, found, needed, line):
