@@ -85,7 +85,7 @@ def run(verb: str, words: list[str], flags: list[str]) -> int:
     if verb == "doctor":
         return int(named(known.work)())
     if known.computes:  # before plugins and weights, which import PyTorch
-        share_processors(may_use_one=True)
+        share_processors(may_use_one=True, is_alone=known.is_alone)
     from rvtssm.cli.inputs import check_inputs
     from rvtssm.cli.settings_file import with_settings_files
 

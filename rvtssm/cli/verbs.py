@@ -38,6 +38,7 @@ class Verb:
     goes_on: str = ""  # how to continue after an interruption
     has_json: bool = False
     computes: bool = False  # whether it may run beside other programs for long, and shares the processors with them
+    is_alone: bool = False  # whether it takes all processors of a machine, which is idle otherwise
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -40,6 +40,17 @@ def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(monkeypatc
     os.environ.pop("OMP_WAIT_POLICY", None)
 
 
+def test_a_verb_that_is_alone_on_the_machine_uses_all_of_it(monkeypatch):
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS"):
+        monkeypatch.setenv(name, "")  # what is set here ends with the test
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(machine, "num_usable_cores", lambda: 2)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    share_processors(may_use_one=True, is_alone=True)
+    assert int(os.environ["GOMP_SPINCOUNT"]) > 0
+    assert not {"OMP_WAIT_POLICY", "OMP_NUM_THREADS"} & {*os.environ}
+
+
 def test_it_is_too_late_once_torch_is_there(monkeypatch):
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setitem(sys.modules, "torch", object())
@@ -50,12 +61,11 @@ def test_it_is_too_late_once_torch_is_there(monkeypatch):
 PROGRAM = """
 import os, sys
 import rvtssm
-from rvtssm.cli.main import compose, main
-
-compose([])  # what follows finds the plugins of Hydra imported
+from rvtssm.cli.main import main
 
 def tell():
-    print(os.environ["OMP_WAIT_POLICY"], os.environ["OMP_NUM_THREADS"], flush=True)
+    given = (os.environ.get(name, "-") for name in ("OMP_WAIT_POLICY", "OMP_NUM_THREADS"))
+    print(*given, flush=True)
     os._exit(0)
 
 class TellAtTorch:
@@ -83,9 +93,9 @@ def told_before_torch(uses: list[str], **variables: str) -> list[str]:
 
 def test_a_verb_sets_its_threads_before_a_plugin_imports_torch(tmp_path):
     (tmp_path / "plugin.py").write_text("import torch")
-    verbs = ("demo", "train", "evaluate", "predict", "live", "serve")
+    verbs = ("train", "evaluate", "predict", "live", "serve", "demo")
     words = [[verb, f"plugins=[{tmp_path / 'plugin.py'}]", "--config"] for verb in verbs]
-    assert told_before_torch([f"main({each})" for each in words]) == ["PASSIVE 1"] * 6
+    assert told_before_torch([f"main({each})" for each in words]) == ["PASSIVE 1"] * 5 + ["- -"]
 
 
 def test_in_python_threads_sleep_while_they_wait():

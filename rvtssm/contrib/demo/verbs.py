@@ -15,6 +15,7 @@ DEMO = Verb(
     writes=("out", "dataset.raw_dir"),
     follows_frames=True,
     computes=True,
+    is_alone=True,
 )
 GENERATE = Verb(
     "write recordings of a simulated dataset; dataset=synthetic dataset.raw_dir=DIR",
