@@ -3,11 +3,13 @@
 import contextlib
 import tracemalloc
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import h5py
 import numpy as np
 from hypothesis import strategies as st
 
+from rvtssm.events.label_files import LabelFiles
 from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.records import DatasetSpec, Events
 
@@ -93,3 +95,8 @@ def traced_memory() -> Iterator[Callable[[], int]]:
         yield lambda: tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
+
+
+def read_label_file(path: Path, spec: DatasetSpec, end_us: int | None = None) -> np.ndarray:
+    """The boxes of a file with the labels of one recording."""
+    return LabelFiles(path.stem, (path,)).read(spec, end_us, spec.label_offset_us)[0]

@@ -1,9 +1,8 @@
 """What each split of a raw or prepared dataset contains: recordings, time, events, and labels by class and size."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -11,22 +10,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.checks.inspect_recording import MARGINS, blank_figure, figure_png, inspect_recording
-from rvtssm.checks.label_checks import Note, box_faults, sensor_notes, span_faults
+from rvtssm.checks.inspect_recording import MARGINS, blank_figure, inspect_recording, sensor_notes
 from rvtssm.datasets.agreement import raw_lines
 from rvtssm.datasets.prepare_recording import Plan, Recipe, plan_recording
-from rvtssm.datasets.store import Meta, open_sequence, read_meta, shared_settings
-from rvtssm.datasets.tree import RVT_FOLDER, RawRecording, find_recordings, find_sequences, has_split
+from rvtssm.datasets.store import Meta, open_sequence, shared_settings
+from rvtssm.datasets.tree import RawRecording, find_all_sequences, find_recordings, has_split
 from rvtssm.events.label_notes import NOTHING, LabelTimes, Noticed, lines_on
-from rvtssm.events.label_rules import with_class_indices
+from rvtssm.events.label_rules import Note, box_faults, span_faults, with_class_indices
 from rvtssm.events.labels import BOX_DTYPE, find_nothing
 from rvtssm.readers import open_with
 from rvtssm.readers.faults import noted
 from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.records.settings import SPLITS
-from rvtssm.system.progress import progress_bar
+from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError, in_one_line
+from rvtssm.system.workers import Task
 
 SIZES = ("small", "medium", "large")
 _SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")
@@ -51,6 +50,7 @@ class Part:
     noticed: Noticed = NOTHING
     messages: tuple[str, ...] = ()  # faults and notes on the recording and its boxes
     error: str = ""
+    settings: Meta = field(default_factory=dict)  # of the preparation; empty for a raw recording
 
     @property
     def mean_rate(self) -> float:
@@ -80,8 +80,9 @@ class TreeInspection:
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
         """Return the number of boxes (K, 3) by class and size."""
-        measured = (part.labels for part in self.parts if part.split == split and len(part.labels))
-        return sum(measured, np.zeros((len(self.class_names), 3), np.int64))
+        counted = [part.labels for part in self.parts if part.split == split]
+        nothing = np.zeros((len(self.class_names), 3), np.int64)
+        return sum((labels for labels in counted if labels.shape == nothing.shape), nothing)
 
     def totals(self, split: str) -> dict[str, int]:
         """Return the sums over the readable recordings of a split."""
@@ -117,13 +118,8 @@ def is_sequence(path: Path) -> bool:
 
 def is_prepared(folder: Path) -> bool:
     """Return whether a folder with splits holds prepared sequences, of this package or of RVT."""
-    for split in SPLITS:
-        if any((folder / split).glob(f"*/{RVT_FOLDER}")):
-            return True
-        first = next((folder / split).glob("*.h5"), None)
-        if first is not None and is_sequence(first):
-            return True
-    return False
+    first_of_split = dict(reversed(find_all_sequences(folder)))
+    return any(path.is_dir() or is_sequence(path) for path in first_of_split.values())
 
 
 def inspect_prepared(path: Path, spec: DatasetSpec | None) -> TreeInspection:
@@ -138,14 +134,17 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None) -> TreeInspection:
     Raises:
         UserError: There is nothing to read.
     """
-    entries = [("", path)] if path.is_file() else list(_sequences(path))
+    entries = [("", path)] if path.is_file() else find_all_sequences(path)
     if not entries:
         found = f"it holds no prepared sequences in {', '.join(SPLITS)}"
         raise UserError("file.missing", name=path, found=found, advice="see data_prep/README.md")
-    settings = _settings(entries, spec)
+    tasks = [(("prepared", split, entry.stem), _prepared_part, (split, entry, spec)) for split, entry in entries]
+    parts = tuple(measured(tasks, 1, path.name).values())
+    settings = next((part.settings for part in parts if part.settings), None)
+    if settings is None:
+        found = f"none of the {len(entries)} prepared sequences can be read"
+        raise UserError("prepared.damaged", found=found, advice=parts[0].error)
     classes = tuple(settings["class_names"])
-    todo = [(split, entry.stem, partial(_prepared_part, split, entry, spec, len(classes))) for split, entry in entries]
-    parts = _inspect_parts(todo, path.name)
     return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, parts, settings)
 
 
@@ -161,39 +160,44 @@ def inspect_raw(path: Path, spec: DatasetSpec) -> TreeInspection:
     Raises:
         UserError: There is nothing to read.
     """
-    todo = []
+    tasks: list[Task] = []
     for split in SPLITS:
-        recordings = find_recordings(path, split, spec) if has_split(path, split, spec) else []
-        recipe = Recipe(spec, WindowSettings(), split == "train")
-        todo += [(split, recording.name, partial(raw_part, split, recording, recipe)) for recording in recordings]
-    if not todo:
+        if has_split(path, split, spec):
+            recipe = Recipe(spec, WindowSettings(), split == "train")
+            tasks += raw_tasks(find_recordings(path, split, spec), split, recipe)
+    if not tasks:
         found = f"it holds no recordings of {spec.name} in {', '.join(SPLITS)}"
         raise UserError("file.missing", name=path, found=found, advice="see data_prep/README.md")
-    parts = _inspect_parts(todo, path.name)
-    # What the files do not agree on, by split.
-    lines = raw_lines(path, spec)
-    for split in dict.fromkeys(part.split for part in parts):
-        lines += noticed_lines([part for part in parts if part.split == split], spec)
-    return TreeInspection(path.name, "raw", spec.name, spec.class_names, parts, {}, tuple(lines))
+    parts = tuple(measured(tasks, 1, path.name).values())
+    notes = (*raw_lines(path, spec), *noticed_lines(parts, spec))
+    return TreeInspection(path.name, "raw", spec.name, spec.class_names, parts, {}, notes)
 
 
-def noticed_lines(parts: Sequence[Part], spec: DatasetSpec) -> list[str]:
-    """Return what was noticed about the recordings of a split, in the lines that every verb says."""
-    noticed = {part.name: part.noticed for part in parts}
-    return [f"{parts[0].split}: {line}" for line in lines_on(noticed, spec)]
+def raw_tasks(recordings: Iterable[RawRecording], split: str, recipe: Recipe) -> list[Task]:
+    """Return the tasks that measure the recordings of a split, see `raw_part`."""
+    return [(("raw", split, each.name), raw_part, (split, each, recipe)) for each in recordings]
 
 
-def _inspect_parts(todo: Sequence[tuple[str, str, Callable[[], Part]]], description: str) -> tuple[Part, ...]:
-    """Inspect recordings given as split, name and function. An exception becomes the `error` of its part."""
-    parts = []
-    with progress_bar(description, len(todo)) as advance:
-        for split, name, measure in todo:
-            try:
-                parts.append(measure())
-            except (UserError, OSError) as error:
-                parts.append(Part(split, name, error=in_one_line(error)))
-            advance(1)
-    return tuple(parts)
+def measured(tasks: Sequence[Task], num_workers: int | None, description: str) -> dict[tuple[str, str, str], Part]:
+    """Return the parts that tasks return, in the order of the tasks. An error becomes the `error` of its part.
+
+    Args:
+        tasks: The tasks. A key has the kind of the recording, its split and its name.
+        num_workers: Number of processes; None for one per core.
+        description: Text beside the progress bar.
+    """
+    parts = {key: Part(*key[1:]) for key, _, _ in tasks}
+    for done in run_all(tasks, num_workers, description):
+        if done.error is None:
+            parts[done.key] = done.result
+        else:
+            parts[done.key] = replace(parts[done.key], error=in_one_line(done.error))
+    return parts
+
+
+def noticed_lines(parts: Iterable[Part], spec: DatasetSpec) -> list[str]:
+    """Return what was noticed about recordings, in the lines that every verb says."""
+    return lines_on({f"{part.split}/{part.name}": part.noticed for part in parts}, spec)
 
 
 def count_labels(
@@ -215,29 +219,8 @@ def count_labels(
     return table
 
 
-def _sequences(folder: Path) -> Iterator[tuple[str, Path]]:
-    for split in SPLITS:
-        if (folder / split).is_dir():
-            yield from ((split, path) for path in find_sequences(folder, split))
-
-
-def _settings(entries: list[tuple[str, Path]], spec: DatasetSpec | None) -> Meta:
-    """Return the settings of the first file that can be read."""
-    errors = []
-    for _, path in entries:
-        try:
-            if path.is_dir():
-                return {**open_sequence(path, spec).meta, "class_names": list(spec.class_names if spec else ())}
-            return shared_settings(read_meta(path))
-        except UserError as error:
-            errors.append(error)
-    found = f"none of the {len(entries)} prepared sequences can be read"
-    raise UserError("prepared.damaged", found=found, advice=str(errors[0]))
-
-
-def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes: int) -> Part:
+def _prepared_part(split: str, path: Path, spec: DatasetSpec | None) -> Part:
     with closing(open_sequence(path, spec)) as sequence:
-        num_windows = len(sequence.windows)
         num_events = 0
         # Only histograms count events; surfaces do not say how many there were.
         is_counted = sequence.meta.get("representation", "histogram") == "histogram"
@@ -245,6 +228,7 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
             if is_counted:
                 num_events += int(frames.sum(dtype=np.int64))
     labels = sequence.labels
+    num_classes = len(sequence.meta["class_names"])
     faults = sequence.meta.get("faults", {})
     duration_us = int(sequence.windows.dt_us.sum())
     counted_us = int(np.diff(sequence.windows.bounds_us).sum())
@@ -254,10 +238,11 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None, num_classes
         num_bytes=sequence.path.stat().st_size,
         duration_us=duration_us,
         num_events=round(num_events * duration_us / max(counted_us, 1)),
-        num_windows=num_windows,
+        num_windows=len(sequence.windows),
         repaired=faults.get("backward_steps", 0) + faults.get("out_of_frame", 0),
         num_label_times=len(np.unique(labels.t_us)),
         labels=count_labels(labels.class_id, labels.boxes_ltwh[:, 2], labels.boxes_ltwh[:, 3], num_classes),
+        settings=shared_settings(sequence.meta),
     )
 
 
@@ -279,7 +264,7 @@ def raw_part(split: str, recording: RawRecording, recipe: Recipe) -> Part:
     faults = inspected.recording.faults
     noticed = Noticed()
     error = ""
-    messages = sensor_notes(inspected.recording, inspected.pixels, spec)
+    messages = sensor_notes(inspected, spec)
     if refusal := inspected.recording.refusal(inspected.num_events, bool(spec.repair)):
         messages.append(f"{recording.events_path} {refusal}")
     boxes = np.empty(0, BOX_DTYPE)
@@ -320,7 +305,7 @@ def raw_part(split: str, recording: RawRecording, recipe: Recipe) -> Part:
     )
 
 
-def tree_png(inspection: TreeInspection) -> bytes:
+def tree_figure(inspection: TreeInspection) -> Any:
     """Draw the number of boxes by class and size, and the duration and mean rate of every recording, by split."""
     figure = blank_figure()
     labels, recordings = figure.subplots(2, gridspec_kw=MARGINS)
@@ -346,4 +331,4 @@ def tree_png(inspection: TreeInspection) -> bytes:
     recordings.set_ylim(bottom=0)
     for text in recordings.legend().get_texts():
         text.set_parse_math(False)
-    return figure_png(figure)
+    return figure

@@ -1,7 +1,6 @@
 """What one recording contains, measured in one pass and drawn: rate, polarity, repairs, hot pixels."""
 
 import hashlib
-import io
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,13 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.events.label_rules import Note, size_keys
 from rvtssm.readers import Recording
-from rvtssm.readers.faults import noted
+from rvtssm.readers.faults import MANY_EVENTS, noted
 from rvtssm.readers.filters import FilterChain, Filters
+from rvtssm.records import DatasetSpec
 from rvtssm.system.jit import jit
 
 _NUM_BINS = 2048  # the most bins of the rate over time
 _SHORTEST_BIN_US = 1000
+_LEAST_SHARE = 0.9  # of the width and of the height of a sensor, which many events reach
 _HOT_EVENTS = 100
 _HOT_FACTOR = 10.0
 # Margins are fixed. An automatic layout draws everything twice, which took half of the time of a picture.
@@ -176,14 +178,28 @@ def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-un
     gap[2] = previous
 
 
-def recording_png(inspection: RecordingInspection) -> bytes:
+def sensor_notes(inspection: RecordingInspection, spec: DatasetSpec) -> list[str]:
+    """Return a note if the events leave a large part of the sensor out, as they do if its size is named too large."""
+    height, width = inspection.pixels.shape
+    y, x = (int(places.max(initial=0)) for places in np.nonzero(inspection.pixels))
+    if inspection.num_events < MANY_EVENTS or (x + 1 > _LEAST_SHARE * width and y + 1 > _LEAST_SHARE * height):
+        return []
+    return [
+        Note(
+            f"{inspection.recording.path} has no events beyond x={x}, y={y}, but its sensor is said to have "
+            f"{width}x{height} (width x height) pixels; if it is smaller, correct {size_keys(spec)}"
+        )
+    ]
+
+
+def recording_figure(inspection: RecordingInspection) -> Any:
     """Draw the rate over time by polarity, the events per pixel (hot pixels in circles) and their histogram."""
     figure = blank_figure()
     grid = figure.add_gridspec(2, 2, **MARGINS)
     _draw_rate(figure.add_subplot(grid[0, :]), inspection)
     _draw_pixels(figure.add_subplot(grid[1, 0]), inspection)
     _draw_histogram(figure.add_subplot(grid[1, 1]), inspection)
-    return figure_png(figure)
+    return figure
 
 
 def blank_figure() -> Any:
@@ -191,15 +207,6 @@ def blank_figure() -> Any:
     from matplotlib.figure import Figure  # imported here because the import takes a second
 
     return Figure(figsize=(11, 7.5), dpi=110)
-
-
-def figure_png(figure: Any) -> bytes:
-    """Return a figure as PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    data = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(data)
-    return data.getvalue()
 
 
 def _draw_rate(axes: Any, inspection: RecordingInspection) -> None:

@@ -1,23 +1,21 @@
 """Check a raw or prepared dataset completely and in parallel: every event, frame and label is decoded."""
 
-from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 
-from rvtssm.checks.inspect_dataset import Part, noticed_lines, raw_part
-from rvtssm.checks.label_checks import Note
-from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, name_in, prepared_lines, raw_lines
+from rvtssm.checks.inspect_dataset import Part, measured, noticed_lines, raw_tasks
+from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, name_of, prepared_lines, raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import StoredSequence, open_sequence
 from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
 from rvtssm.events.frame_counter import count_as_they_close
+from rvtssm.events.label_rules import Note
 from rvtssm.events.sequence_plan import SequencePlan
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.system.progress import run_all
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError, in_one_line
 from rvtssm.system.workers import Task
@@ -59,68 +57,44 @@ def verify_dataset(
     found = Verification()
     tasks: list[Task] = []
     raw_dir, prepared_dir = (folder and local_path(folder) for folder in (raw_dir, prepared_dir))
+    # What the files say of each other, and a task for each of them.
     if raw_dir is not None:
         found.notes += [("raw", line) for line in raw_lines(raw_dir, spec)]
     if prepared_dir is not None:
         found.faults += [("prepared", line) for line in prepared_lines(prepared_dir, raw_dir, spec)]
     for split in config.splits:
         recipe = Recipe(spec, settings, split == "train", config.is_labelled)
-        recordings = find_recordings(raw_dir, split, spec) if raw_dir is not None else []
-        for recording in recordings:
-            tasks.append((f"raw/{split}/{recording.name}", raw_part, (split, recording, recipe)))
+        recordings = {}
         if raw_dir is not None:
-            found.faults += _raw_faults(raw_dir, split, recordings, recipe)
-        if prepared_dir is not None:
-            tasks += _prepared_tasks(prepared_dir, split, recordings, recipe)
+            recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
+            if not recordings:
+                found.faults.append((f"raw/{split}", f"{raw_dir} holds no recordings of {spec.name} in {split}"))
+            for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
+                text = f"{path} belongs to no recording; {RECORDING_IS_ELSEWHERE}"
+                found.faults.append((f"raw/{split}/{path.name}", text))
+            tasks += raw_tasks(recordings.values(), split, recipe)
+        for path in find_sequences(prepared_dir, split) if prepared_dir is not None else ():
+            name = name_of(path)
+            arguments = (split, name, path, recordings.get(name), recipe)
+            tasks.append((("prepared", split, name), _verify_prepared, arguments))
     if not tasks and not found.faults:
         nothing = f"it holds nothing in {', '.join(config.splits)}"
         raise UserError("file.missing", name=raw_dir or prepared_dir, found=nothing, advice="see data_prep/README.md")
-    _run(tasks, found, spec, config)
+    # What each of them has by itself.
+    parts = measured(tasks, config.workers, "checking")
+    found.num_checked = len(parts)
+    for key, part in parts.items():
+        for message in (*part.messages, *filter(None, [part.error])):
+            told = found.notes if isinstance(message, Note) else found.faults
+            told.append(("/".join(key), message))
+    raw = [part for key, part in parts.items() if key[0] == "raw"]
+    found.notes += [("raw", line) for line in noticed_lines(raw, spec)]
     found.faults.sort()
     found.notes.sort()
     return found
 
 
-def _run(tasks: Sequence[Task], found: Verification, spec: DatasetSpec, config: PreprocessConfig) -> None:
-    """Check the recordings and prepared files, and add what is found; what is noticed of recordings by split."""
-    parts: dict[str, list[Part]] = {}
-    for done in run_all(tasks, config.workers, "checking"):
-        found.num_checked += 1
-        messages = done.result
-        if done.error is not None:
-            messages = [in_one_line(done.error)]
-        elif isinstance(messages, Part):
-            parts.setdefault(messages.split, []).append(messages)
-            messages = [*messages.messages, *filter(None, [messages.error])]
-        for message in messages:
-            told = found.notes if isinstance(message, Note) else found.faults
-            told.append((done.key, message))
-    for split, of_split in parts.items():
-        of_split.sort(key=lambda part: part.name)
-        found.notes += [(f"raw/{split}", line) for line in noticed_lines(of_split, spec)]
-
-
-def _prepared_tasks(
-    prepared_dir: Path | str, split: str, recordings: Sequence[RawRecording], recipe: Recipe
-) -> Iterator[Task]:
-    """Yield the check of each prepared file with its recording, if there is one."""
-    by_name = {recording.name: recording for recording in recordings}
-    for path in find_sequences(prepared_dir, split):
-        name = name_in(Path(prepared_dir) / split, path)
-        yield f"prepared/{split}/{name}", _verify_prepared, (path, by_name.get(name), recipe)
-
-
-def _raw_faults(
-    raw_dir: Path | str, split: str, recordings: Sequence[RawRecording], recipe: Recipe
-) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with a split as a whole: it is empty, or labels have no recording."""
-    if not recordings:
-        yield f"raw/{split}", f"{raw_dir} holds no recordings of {recipe.spec.name} in {split}"
-    for path in find_boxes_without_events(raw_dir, split, recipe.spec) if recipe.is_labelled else ():
-        yield f"raw/{split}/{path.name}", f"{path} belongs to no recording; {RECORDING_IS_ELSEWHERE}"
-
-
-def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe) -> list[str]:
+def _verify_prepared(split: str, name: str, path: Path, recording: RawRecording | None, recipe: Recipe) -> Part:
     """Return the faults of a prepared sequence. If `recording` is given, the sequence must be made from it."""
     spec = recipe.spec
     with closing(open_sequence(path, spec)) as sequence:
@@ -128,7 +102,7 @@ def _verify_prepared(path: Path, recording: RawRecording | None, recipe: Recipe)
         faults = _rvt_faults(sequence, spec) if path.is_dir() else _source_faults(sequence, recording, recipe)
     if sequence.meta.get("dataset") != spec.name:
         faults.append(f"{path} holds {sequence.meta.get('dataset')}, not {spec.name}; choose the dataset that fits")
-    return faults
+    return Part(split, name, messages=tuple(faults))
 
 
 def _source_faults(sequence: StoredSequence, recording: RawRecording | None, recipe: Recipe) -> list[str]:

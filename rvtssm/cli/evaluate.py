@@ -11,7 +11,6 @@ from rvtssm.cli.inputs import default_out, weights_label, writable
 from rvtssm.cli.run_files import run_files, unlike_others
 from rvtssm.cli.weights import precision_in_words, say_windows, weights_file, with_chosen_precision
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.sequence import with_labels
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluating import evaluate_run, prepare
 from rvtssm.evaluation.pages import COMPARISON_FILES, REPORT_FILES, comparison_table, console_table, write_comparison
@@ -128,14 +127,13 @@ def _announce(out: Path, run: DetectorRun, rates: Sequence[PlannedRate]) -> None
     if not any(is_same_rate(rate.asked_hz, trained_hz) for rate in rates):
         say(f"without a drop, because {trained_hz:g} Hz, the rate of training, is not among the rates of evaluation.hz")
     sequences = rates[0].sequences
-    num_without = run.data.num_without_boxes(options.split, sequences, run.source)
     num_boxes = num_scored((sequence.labels for sequence in sequences), checkpoint.spec)
     announce(
         "evaluate",
         weights=run.weights.path,
         source=f"{run.source} {checkpoint.spec.name} {options.split}",
         stride=" and ".join(dict.fromkeys(f"{rate.step_us / 1000:g}" for rate in rates)) + " ms",
-        recordings=f"{with_labels(sequences, num_without)}, of which {num_boxes} are scored",
+        recordings=f"{run.data.in_words(options.split, sequences, run.source)}, of which {num_boxes} are scored",
         device=checkpoint.detector.device,
         precision=precision_in_words(run.weights.precision, checkpoint),
         output=out,

@@ -17,9 +17,9 @@ from rvtssm.checks.inspect_dataset import (
     inspect_raw,
     is_prepared,
     is_sequence,
-    tree_png,
+    tree_figure,
 )
-from rvtssm.checks.inspect_recording import RecordingInspection, inspect_recording, recording_png
+from rvtssm.checks.inspect_recording import RecordingInspection, inspect_recording, recording_figure
 from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say, say_error
@@ -27,6 +27,7 @@ from rvtssm.cli.inputs import needed
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, with_described
 from rvtssm.datasets.custom import FILE, options_above
 from rvtssm.datasets.tree import find_event_files
+from rvtssm.drawing.image_files import figure_png
 from rvtssm.readers import open_recording, open_with
 from rvtssm.readers.header import UNSAID_SIZE, UnknownSensorSize
 from rvtssm.readers.table import index_of, split_part
@@ -109,9 +110,9 @@ def _write_pictures(
     """Write the picture of a recording or a dataset, and labelled frames of raw recordings; return the files."""
     pictures = {}
     if isinstance(inspection, RecordingInspection):
-        pictures[f"{name}.png"] = recording_png(inspection)
+        pictures[f"{name}.png"] = figure_png(recording_figure(inspection))
     else:
-        pictures[f"{name}.png"] = tree_png(inspection)
+        pictures[f"{name}.png"] = figure_png(tree_figure(inspection))
         if spec is not None and inspection.kind == "raw":
             from rvtssm.cli.inspect_pictures import labelled_frames  # imported here because torch takes a second
 

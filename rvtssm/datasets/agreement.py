@@ -5,19 +5,17 @@ reads a dataset says the same lines.
 """
 
 import contextlib
-import operator
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from rvtssm.datasets.custom import listed_names
 from rvtssm.datasets.prepare_recording import digest_of_ends
 from rvtssm.datasets.store import Meta, differing, read_meta, shared_settings
-from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences, has_split
+from rvtssm.datasets.tree import RawRecording, find_all_sequences, find_boxes_without_events, find_recordings, has_split
 from rvtssm.events.label_rules import usable_boxes
 from rvtssm.events.labels import find_nothing
 from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import SPLITS
-from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
 _MOST_NAMED = 3  # recordings that a line names
@@ -32,8 +30,9 @@ def raw_lines(raw_dir: Path | str | None, spec: DatasetSpec, has_strays: bool = 
         spec: The dataset.
         has_strays: Whether to name labels of no recording, which `preprocess` refuses one by one.
     """
-    if raw_dir is None or is_url(str(raw_dir)) or not Path(raw_dir).is_dir():
+    if raw_dir is None:
         return []
+    # Nothing lies at the path of a URL.
     splits = [split for split in SPLITS if has_split(Path(raw_dir), split, spec)]
     lines = list(_class_names(Path(raw_dir), splits, spec))
     paths: list[tuple[str, Path]] = []
@@ -68,8 +67,8 @@ def prepared_lines(prepared_dir: Path | str, raw_dir: Path | str | None, spec: D
                 f"({_named(deleted)}); if they were removed on purpose, remove them from {prepared_dir}/{split} as well"
             )
     metas = list(_metas(prepared_dir))
-    fingerprints = [(meta.get("source", {}).get("fingerprint"), split, path) for split, path, meta in metas]
-    return lines + _unlike(metas) + _twice(filter(operator.itemgetter(0), fingerprints))
+    told = [(split, path, meta["source"]) for split, path, meta in metas if meta.get("source")]
+    return lines + _unlike(metas) + _twice((source["fingerprint"], split, path) for split, path, source in told)
 
 
 def missing_and_deleted(
@@ -85,22 +84,19 @@ def missing_and_deleted(
         split: train, val or test.
         spec: The dataset.
     """
-    folder = local_path(prepared_dir, split) / split
-    if raw_dir is None or is_url(str(raw_dir)) or not Path(raw_dir).is_dir() or not folder.is_dir():
-        return [], [], 0
-    if not has_split(Path(raw_dir), split, spec):
+    prepared = {name_of(path) for of_split, path in find_all_sequences(prepared_dir) if of_split == split}
+    if raw_dir is None or not prepared or not has_split(Path(raw_dir), split, spec):
         return [], [], 0
     recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
-    prepared = {name_in(folder, path) for path in find_sequences(prepared_dir, split)}
-    if not recordings or not prepared:
+    if not recordings:
         return [], [], 0
     missing = [name for name in sorted({*recordings} - prepared) if _is_usable(recordings[name], split, spec)]
     return missing, sorted(prepared - {*recordings}), len(prepared & {*recordings}) + len(missing)
 
 
-def name_in(folder: Path, path: Path) -> str:
-    """Return the name of a prepared recording in the folder of its split."""
-    return path.relative_to(folder).with_suffix("").as_posix() if path.is_file() else path.name
+def name_of(path: Path) -> str:
+    """Return the name of the recording of a prepared file, or of a folder of RVT."""
+    return path.name.removesuffix(".h5")
 
 
 def _is_usable(recording: RawRecording, split: str, spec: DatasetSpec) -> bool:
@@ -168,11 +164,10 @@ def _of_raw(paths: Iterable[tuple[str, Path]]) -> Iterator[tuple[str, str, Path]
 
 def _metas(prepared_dir: Path | str) -> Iterator[tuple[str, Path, Meta]]:
     """Yield the metadata of all prepared files that can be read."""
-    for split in SPLITS:
-        if (local_path(prepared_dir, split) / split).is_dir():
-            for path in filter(Path.is_file, find_sequences(prepared_dir, split)):
-                with contextlib.suppress(UserError):  # which the verbs say when they read it
-                    yield split, path, read_meta(path)
+    for split, path in find_all_sequences(prepared_dir):
+        with contextlib.suppress(UserError):  # which the verbs say when they read it
+            if path.is_file():
+                yield split, path, read_meta(path)
 
 
 def _unlike(metas: Sequence[tuple[str, Path, Meta]]) -> list[str]:

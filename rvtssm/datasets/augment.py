@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.datasets.data_config import FlipZoom
+from rvtssm.datasets.data_config import AugmentConfig
 from rvtssm.records import Labels
 from rvtssm.system.jit import jit
 
@@ -87,7 +87,7 @@ class Placement:
         return moved[(size > 0).all(axis=1)]
 
 
-def draw_placement(config: FlipZoom, height: int, width: int, labels: Labels, seed: int) -> Placement:
+def draw_placement(config: AugmentConfig, height: int, width: int, labels: Labels, seed: int) -> Placement:
     """Return the placement that belongs to a seed. Only a zoom in uses the labels; without labels there is no zoom in.
 
     Args:

@@ -31,6 +31,7 @@ class Chunk:
     t_us: npt.NDArray[np.int64]  # (m,) times of these outputs: of their labels, or the ends of their windows
 
 
+@dataclass(eq=False)
 class ChunkDataset(Dataset[Chunk]):
     """The sequences of a split, read by request.
 
@@ -46,24 +47,19 @@ class ChunkDataset(Dataset[Chunk]):
         UserError: There are no sequences, or their frames differ in shape or representation.
     """
 
-    def __init__(
-        self,
-        sequences: Sequence[FrameSequence],
-        augment: AugmentConfig | None = None,
-        frames_per_chunk: int | None = None,
-        max_open: int = 32,
-        num_kinds: int = 1,
-    ) -> None:
-        if not sequences:
+    sequences: Sequence[FrameSequence]
+    augment: AugmentConfig | None = None
+    frames_per_chunk: int | None = None
+    max_open: int = 32
+    num_kinds: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.sequences:
             raise UserError("labels.missing", found="there is no recording to make batches of")
-        kinds = {f"{s.settings.representation} of {s.frame_shape[0]} channels" for s in sequences}
+        kinds = {f"{s.settings.representation} of {s.frame_shape[0]} channels" for s in self.sequences}
         if len(kinds) > 1:
             raise UserError("prepared.other", found=f"frames of {' and '.join(sorted(kinds))} cannot share a batch")
-        self.sequences = list(sequences)
-        self.augment = augment
-        self.frames_per_chunk = frames_per_chunk
-        self.max_open = max_open
-        self.num_recordings = len(self.sequences) // num_kinds
+        self.num_recordings = len(self.sequences) // self.num_kinds
         self._open: OrderedDict[int, FrameSequence] = OrderedDict()  # least recently read first
 
     def __len__(self) -> int:
@@ -91,7 +87,7 @@ class ChunkDataset(Dataset[Chunk]):
         # Flip and zoom, of events and boxes alike.
         placement = None
         if self.augment is not None:
-            config = self.augment.random if request.slot < 0 else self.augment.stream
+            config = self.augment if request.slot < 0 else self.augment.stream
             _, height, width = sequence.frame_shape
             placement = draw_placement(config, height, width, labels, request.augment_seed)
             labels = placement.labels(labels)

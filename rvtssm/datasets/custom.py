@@ -6,12 +6,11 @@
     labels: .xml           # suffix of label files, or a COCO file of many recordings; see docs/your_files.md
 
 Recordings of any supported format lie in `train/`, `val/` and `test/`, with labels of the same name beside them. Every
-other key is a field of DatasetSpec. RULES says what the value of a key may be, in a file as in a command.
+other key is a field of DatasetSpec. FORMS says what the value of a key may be, in a file as in a command.
 """
 
 import difflib
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
@@ -24,8 +23,9 @@ from rvtssm.events.label_files import LABEL_SUFFIXES, is_shared
 from rvtssm.events.label_formats import are_columns
 from rvtssm.events.label_names import is_form
 from rvtssm.records import DatasetSpec, ReadOptions
-from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS, filled
+from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS
 from rvtssm.system.files import atomic_file, file_errors
+from rvtssm.system.limits import check_number, shown
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
@@ -34,39 +34,15 @@ GENERATED_FILE = "synthetic.json"  # the settings of generated recordings, in th
 _ULTRALYTICS = "data.yaml"  # beside it; its `names` may stand in for `classes`
 _MOST_NAME_BYTES = 50_000  # all class names as JSON; they share an HDF5 attribute of 64 KiB with other metadata
 _LARGEST_SENSOR = 1 << 16  # pixels; no sensor has larger coordinates
-SPEC = DatasetSpec(  # values for keys that a file leaves out
-    name="custom",
-    height=0,
-    width=0,
-    class_names=(),
-    label_interval_us=50_000,
-    min_side_px=10.0,
-    min_diagonal_px=0.0,
-    prepare_min_side_px=2.0,
-    prepare_min_diagonal_px=0.0,
-    skip_us=0,
-    ignored_classes=(),
-    scores_empty_images=True,
-    event_suffixes=(),
-)
+_LARGEST = 10**18  # of numbers, which have to fit 64 bits
+# The values of keys that a file leaves out.
+SPEC = DatasetSpec("custom", 0, 0, (), skip_us=0, ignored_classes=(), scores_empty_images=True, event_suffixes=())
 _NEEDED = ("classes", "height", "width")
 Check = Callable[[Any], bool]
 
 
-def _whole(lowest: int, highest: int = 1 << 60) -> Check:
-    return lambda value: type(value) is int and lowest <= value < highest
-
-
-def _is_amount(value: Any) -> bool:
-    return type(value) in (int, float) and 0 <= value < math.inf
-
-
-def _is_bool(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
 def _list_of(check: Check) -> Check:
-    return lambda value: isinstance(value, list | tuple) and bool(value) and all(map(check, value))
+    return lambda value: isinstance(value, tuple) and bool(value) and all(map(check, value))
 
 
 def _are_names(value: Any) -> bool:
@@ -92,12 +68,9 @@ def _are_suffixes(value: Any) -> bool:
 
 def _are_labels(value: Any) -> bool:
     """Return whether a value names label files: the end of their names, several, or one file of many recordings."""
-    names = value if isinstance(value, list) else [value]
-    return (
-        _are_names(names)
-        and all(_is_inside(name.lstrip("/")) and name.endswith(LABEL_SUFFIXES) for name in names)
-        and (len(names) == 1 or not any(map(is_shared, names)))
-    )
+    names = value if isinstance(value, tuple) else (value,)
+    are_ends = _are_suffixes(names) and all(name.endswith(LABEL_SUFFIXES) for name in names)
+    return are_ends and (len(names) == 1 or not any(map(is_shared, names)))
 
 
 def _is_pattern(pattern: Any) -> bool:
@@ -127,39 +100,34 @@ def _are_columns(value: Any) -> bool:
     )
 
 
+def _is_time(value: Any) -> bool:
+    return type(value) is int and abs(value) < _LARGEST
+
+
 def _is_offset(value: Any) -> bool:
     if isinstance(value, dict):
-        return bool(value) and all(isinstance(name, str) and _OFFSET(us) for name, us in value.items())
-    return value in ("auto", "from_start") or _OFFSET(value)
+        return bool(value) and all(isinstance(name, str) and _is_time(us) for name, us in value.items())
+    return value in ("auto", "from_start") or _is_time(value)
 
 
-_OFFSET = _whole(1 - (1 << 60))
-_SIDE = (_whole(1, _LARGEST_SENSOR + 1), f"a whole number from 1 to {_LARGEST_SENSOR} pixels")
-_INTERVAL = (_whole(1), "a whole number of at least 1")
-_AMOUNT = (_is_amount, "a number of at least 0")
+def _is_id(value: Any) -> bool:
+    return _is_time(value) and 0 <= value < 1 << 32
+
+
 _FOLDER = (_is_inside, "a path inside the folder of the dataset")
-_TRUTH = (_is_bool, "true or false")
-# By key: whether a value fits, and what is needed.
-RULES: dict[str, tuple[Check, str]] = {
+_TRUTH = (lambda value: isinstance(value, bool), "true or false")
+# By key that is not a number: whether a value fits, and what is needed.
+FORMS: dict[str, tuple[Check, str]] = {
     "classes": (
         _are_names,
         "a list of different names, such as [car, person], of at most 50,000 bytes; names that YAML reads as true or "
         "false (on, off, yes, no) need quotes",
     ),
-    "class_ids": (_list_of(_whole(0, 1 << 32)), "a list of numbers, such as [0, 2]"),
+    "class_ids": (_list_of(_is_id), "a list of numbers, such as [0, 2]"),
     "ignored_classes": (
-        lambda value: value in (None, []) or _list_of(lambda name: type(name) in (str, int))(value),
+        lambda value: value in (None, ()) or _list_of(lambda name: type(name) in (str, int))(value),
         "a list of names or numbers, such as [rider, 7], or null for all that are not in classes",
     ),
-    "height": _SIDE,
-    "width": _SIDE,
-    "downsample": _INTERVAL,
-    "label_interval_us": _INTERVAL,
-    "min_side_px": _AMOUNT,
-    "min_diagonal_px": _AMOUNT,
-    "prepare_min_side_px": _AMOUNT,
-    "prepare_min_diagonal_px": _AMOUNT,
-    "skip_us": (_whole(0), "a whole number of at least 0"),
     "scores_empty_images": _TRUTH,
     "repair": _TRUTH,
     "time_unit": (lambda value: value in TIME_UNITS, f"one of {', '.join(TIME_UNITS)}"),
@@ -176,21 +144,23 @@ RULES: dict[str, tuple[Check, str]] = {
         _is_offset,
         "a whole number of microseconds, auto, from_start, or numbers by recording, such as {walk: 5000, run: 0}",
     ),
-    "label_fps": _AMOUNT,
     "label_names": (is_form, "a name with {frame} or a clock, such as '{recording}_{time_s}' (docs/your_files.md)"),
     "label_columns": (are_columns, "the columns of YOLO text, such as [class, cx, cy, w, h, confidence]"),
     "events_dir": _FOLDER,
     "boxes_dir": _FOLDER,
     "split_sources": (_are_split_sources, "patterns by split, such as {train: [all/day1*], val: [all/day2*]}"),
 }
+# The other keys are the numbers of a spec, which are whole as they are in SPEC. These are at least 1, the others 0.
+_COUNTS = ("height", "width", "downsample", "label_interval_us")
+_NUMBERS = {key: type(value) for key, value in asdict(SPEC).items() if type(value) in (int, float) and key not in FORMS}
+KEYS = sorted({*FORMS, *_NUMBERS})
 
 
-def read_spec(*folders: Path | str, needed: tuple[str, ...] = _NEEDED) -> DatasetSpec:
+def read_spec(*folders: Path | str) -> DatasetSpec:
     """Return the spec that the first `dataset.yaml` in these folders describes.
 
     Args:
         folders: Folders or URLs to search, in order.
-        needed: Keys that the file must have.
 
     Raises:
         UserError: There is no such file, or its content is wrong.
@@ -198,7 +168,7 @@ def read_spec(*folders: Path | str, needed: tuple[str, ...] = _NEEDED) -> Datase
     paths = [local_path(folder, FILE) / FILE for folder in folders]
     for path in paths:
         if path.is_file():
-            return read_record(path, SPEC.name, needed)
+            return read_record(path, SPEC.name)
     for folder in folders:
         if not is_url(str(folder)) and not Path(folder).exists():
             advice = "check dataset.raw_dir and dataset.prepared_dir"
@@ -225,20 +195,20 @@ def read_record(path: Path, name: str, needed: tuple[str, ...] = _NEEDED) -> Dat
     if not isinstance(content, dict):
         raise UserError("file.content", name=path, found="holds no keys", needed=f"it needs {', '.join(_NEEDED)}")
     for key in content:
-        if key not in RULES:
-            meant = difflib.get_close_matches(str(key), RULES, 1)
+        if key not in KEYS:
+            meant = difflib.get_close_matches(str(key), KEYS, 1)
             advice = f"did you mean {meant[0]}?" if meant else ""
-            raise UserError("setting.unknown", name=f"{path}: {key}", needed=sorted(RULES), advice=advice)
+            raise UserError("setting.unknown", name=f"{path}: {key}", needed=KEYS, advice=advice)
     if "classes" not in content:
         names = listed_names(path.with_name(_ULTRALYTICS))
-        content |= {"classes": list(names.values()), "class_ids": list(names)} if names else {}
+        content |= {"classes": tuple(names.values()), "class_ids": tuple(names)} if names else {}
     if missing := [key for key in needed if key not in content]:
         raise UserError("setting.missing", name=path, found=f"does not give {', '.join(missing)}")
     return with_keys(replace(SPEC, name=name), content, f"{path}: ")
 
 
 def with_keys(spec: DatasetSpec, keys: Mapping[str, Any], where: str) -> DatasetSpec:
-    """Return a dataset with the values of some keys of RULES.
+    """Return a dataset with the values of some of KEYS.
 
     Args:
         spec: The dataset.
@@ -249,12 +219,20 @@ def with_keys(spec: DatasetSpec, keys: Mapping[str, Any], where: str) -> Dataset
         UserError: A value does not have the form that its key needs, or two values exclude each other.
     """
     check_keys(keys, where)
-    values = {key: _as_field(key, value) for key, value in keys.items()}
+    values = dict(keys)
+    # Where a spec has another name or another form than a file.
     if "classes" in values:
         values["class_names"] = values.pop("classes")
     if "labels" in values:
-        values["boxes_suffix"], *more = values.pop("labels")
+        names = values.pop("labels")
+        values["boxes_suffix"], *more = (names,) if isinstance(names, str) else names
         values["more_suffixes"] = tuple(more)
+    if values.get("ignored_classes"):
+        values["ignored_classes"] = tuple(map(str, values["ignored_classes"]))
+    if "columns" in values:
+        values["columns"] = {name: str(place) for name, place in values["columns"].items()}
+    if values.get("label_offset_us") == "auto":
+        values["label_offset_us"] = None
     spec = replace(spec, **values)
     # What single keys cannot say: whether they fit each other.
     if len(spec.disk_class_ids) != spec.num_classes or len(set(spec.disk_class_ids)) != spec.num_classes:
@@ -267,26 +245,15 @@ def with_keys(spec: DatasetSpec, keys: Mapping[str, Any], where: str) -> Dataset
 
 
 def check_keys(keys: Mapping[str, Any], where: str) -> None:
-    """Raise UserError for the first value that its rule does not allow; `where` stands before the key."""
+    """Raise UserError for the first value that is not what its key needs; `where` stands before the key."""
     for key, value in keys.items():
-        fits, needed = RULES[key]
+        if key in _NUMBERS:
+            highest = _LARGEST_SENSOR if key in ("height", "width") else _LARGEST
+            check_number(f"{where}{key}", value, int(key in _COUNTS), highest, is_whole=_NUMBERS[key] is int)
+            continue
+        fits, needed = FORMS[key]
         if not fits(value):
-            raise UserError("setting.form", name=f"{where}{key}", found=f"{value!r:.200}", needed=needed)
-
-
-def _as_field(key: str, value: Any) -> Any:
-    """Return a value as the spec holds it."""
-    if key == "label_offset_us" and value == "auto":
-        return None
-    if key == "labels" and isinstance(value, str):
-        return (value,)
-    if isinstance(value, list):
-        return tuple(map(str, value)) if key == "ignored_classes" else tuple(value)
-    if isinstance(value, dict):
-        if key == "columns":
-            return {name: str(place) for name, place in value.items()}
-        return {name: tuple(part) if isinstance(part, list) else part for name, part in value.items()}
-    return value
+            raise UserError("setting.form", name=f"{where}{key}", found=shown(value), needed=needed)
 
 
 def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
@@ -304,22 +271,14 @@ def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
     from rvtssm.readers import split_part  # compiled code, which takes a second to import
 
     path, _ = split_part(local_path(where))
-    if (folder := _folder_above(path)) is None:
-        return options
-    said = asdict(read_spec(folder, needed=()).read_options)
-    del said["yields"]
-    unsaid = [name for name, value in asdict(options).items() if value in (None, {}) and said.get(name)]
-    return replace(filled(options, {name: said[name] for name in unsaid}), yields=tuple(unsaid))
-
-
-def _folder_above(path: Path) -> Path | None:
-    """Return the nearest folder above a file whose `dataset.yaml` has a key of ours; None if there is none."""
     for folder in Path(os.path.abspath(path)).parents:
-        if (folder / FILE).is_file():
-            content = yaml_of(folder / FILE)
-            if not isinstance(content, dict) or {*RULES} & {*content}:  # other programs have such files, too
-                return folder
-    return None
+        content = yaml_of(folder / FILE) if (folder / FILE).is_file() else {}
+        if isinstance(content, dict) and not {*KEYS} & {*content}:  # other programs have such files, too
+            continue
+        said = asdict(read_record(folder / FILE, SPEC.name, needed=()).read_options)
+        unsaid = [name for name, value in asdict(options).items() if value in (None, {}) and said.get(name)]
+        return replace(options, yields=tuple(unsaid), **{name: said[name] for name in unsaid})
+    return options
 
 
 def yaml_of(path: Path) -> Any:
@@ -344,7 +303,7 @@ def listed_names(path: Path) -> dict[Any, Any]:
         return dict(enumerate(line.strip() for line in lines if line.strip()))
     content = yaml_of(path)
     names = content.get("names", {}) if isinstance(content, dict) else {}
-    return dict(enumerate(names)) if isinstance(names, list) else dict(names)
+    return dict(enumerate(names)) if isinstance(names, tuple) else dict(names)
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -360,6 +319,12 @@ class _PlainLoader(yaml.SafeLoader):
         if twice := next((key for key in keys if keys.count(key) > 1), None):
             raise yaml.constructor.ConstructorError(problem=f"the key {twice} stands there twice")
         return super().construct_mapping(node, deep)
+
+    def construct_tuple(self, node: yaml.SequenceNode) -> tuple[Any, ...]:
+        return tuple(self.construct_sequence(node, deep=True))
+
+
+_PlainLoader.add_constructor("tag:yaml.org,2002:seq", _PlainLoader.construct_tuple)
 
 
 def copy_descriptions(raw_dir: Path | str, folder: Path | str, spec: DatasetSpec, labels: str | None = None) -> None:

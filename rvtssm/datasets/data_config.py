@@ -85,17 +85,6 @@ class SamplingConfig(Settings, section="sampling"):
             raise UserError("setting.conflict", name="sampling.stream_share", found=found, needed=needed, advice=advice)
 
 
-@dataclass(frozen=True, slots=True)
-class FlipZoom:
-    """How chunks of one kind are flipped and zoomed."""
-
-    flip_prob: float  # probability that a chunk is mirrored left to right
-    zoom_prob: float  # probability that a chunk is zoomed
-    zoom_in_share: float  # share of the zooms that zoom in; the others zoom out
-    max_zoom_in: float  # by which objects grow at most
-    max_zoom_out: float  # by which objects shrink at most
-
-
 @dataclass
 class AugmentConfig(Settings, section="augment"):
     """Augmentation of training chunks. Streams do not zoom in, since a zoom depends on the labels of one chunk.
@@ -137,14 +126,9 @@ class AugmentConfig(Settings, section="augment"):
             raise UserError("setting.needs", name="augment.stream_window_ms", found=lengths, needed=needed)
 
     @property
-    def random(self) -> FlipZoom:
-        """How random chunks are flipped and zoomed."""
-        return FlipZoom(self.flip_prob, self.zoom_prob, self.zoom_in_share, self.max_zoom_in, self.max_zoom_out)
-
-    @property
-    def stream(self) -> FlipZoom:
-        """How streams are flipped and zoomed."""
-        return replace(self.random, zoom_prob=self.stream_zoom_prob, zoom_in_share=0.0)
+    def stream(self) -> "AugmentConfig":
+        """The settings for chunks of streams, which these are for random ones."""
+        return replace(self, zoom_prob=self.stream_zoom_prob, zoom_in_share=0.0)
 
 
 @dataclass

@@ -2,8 +2,8 @@
 
 import functools
 import math
-from dataclasses import replace
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,8 @@ from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.loader import ResumableLoader, SequenceLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
-from rvtssm.datasets.sequence import FrameSequence, RawSplit, has_sequences, open_prepared_split
+from rvtssm.datasets.sequence import FrameSequence, RawSplit, open_prepared_split
+from rvtssm.datasets.tree import find_all_sequences
 from rvtssm.events.labels import Boxes
 from rvtssm.readers.faults import say
 from rvtssm.records import SequenceBatch, WindowSettings
@@ -26,6 +27,7 @@ from rvtssm.system.user_error import UserError
 Loader = TypeVar("Loader", bound=SequenceLoader)
 
 
+@dataclass(eq=False)
 class SequenceDataModule:
     """The batches of a dataset. Training batches are mixed; evaluation streams every recording from its start.
 
@@ -34,7 +36,7 @@ class SequenceDataModule:
     processes themselves. `rvtssm.datasets.sampling` explains the batches.
 
     Args:
-        dataset: Which dataset, and where its files are.
+        config: Which dataset, and where its files are.
         sampling: Composition of training batches.
         augment: Augmentation of training chunks; None leaves them as they are.
         data: Loading of batches.
@@ -47,30 +49,22 @@ class SequenceDataModule:
             sampling mode does not have.
     """
 
-    trainer: Any = None
+    config: DatasetConfig
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    augment: AugmentConfig | None = None
+    data: DataConfig = field(default_factory=DataConfig)
+    seed: int = 0
+    windows: WindowSettings = field(default_factory=WindowSettings)
+    has_pseudo_labels: bool = True
+    trainer: ClassVar[Any] = None
 
-    def __init__(
-        self,
-        dataset: DatasetConfig,
-        sampling: SamplingConfig | None = None,
-        augment: AugmentConfig | None = None,
-        data: DataConfig | None = None,
-        seed: int = 0,
-        windows: WindowSettings | None = None,
-        has_pseudo_labels: bool = True,
-    ) -> None:
+    def __post_init__(self) -> None:
         super().__init__()
-        self.config = dataset
-        self.spec = build_spec(dataset)
-        self.sampling = sampling or SamplingConfig()
-        self.augment = augment
-        self.data = data or DataConfig()
-        self.seed = seed
-        self.windows = windows or WindowSettings()
-        self.has_pseudo_labels = has_pseudo_labels
+        self.spec = build_spec(self.config)
         self._sequences: dict[tuple[str, str], list[FrameSequence]] = {}
         self._raw: dict[str, RawSplit] = {}
         self._compared: set[str] = set()  # sources whose files were compared
+        augment = self.augment
         if augment is None or not self.draws_windows:
             return
         if self.source != "raw":
@@ -86,7 +80,8 @@ class SequenceDataModule:
         """Where training and validation frames come from: prepared files if there are any, otherwise raw events."""
         if self.config.source is not None:
             return self.config.source
-        is_prepared = self.config.prepared_dir is not None and has_sequences(self.config.prepared_dir, "train")
+        folder = self.config.prepared_dir
+        is_prepared = folder is not None and "train" in dict(find_all_sequences(folder))
         if is_prepared or self.config.raw_dir is None:
             return "prepared"
         return "raw"
@@ -118,17 +113,18 @@ class SequenceDataModule:
         """Return the boxes of the raw recordings of a split as they are on disk, by the name of their recording."""
         return self._raw_split(split).boxes
 
-    def num_without_boxes(self, split: str, sequences: list[FrameSequence], source: str | None = None) -> int:
-        """Return how many raw recordings of a split are not among its sequences: no box was left after cleaning.
+    def in_words(self, split: str, sequences: list[FrameSequence], source: str | None = None) -> str:
+        """Return how many recordings of a split have how many labels, and how many are left out without a box.
 
         Args:
             split: train, val or test.
             sequences: The sequences of the split.
             source: raw or prepared; None for the source of training. Prepared files without boxes do not exist.
         """
-        if (source or self.source) != "raw":
-            return 0
-        return self._raw_split(split).num_recordings - len(sequences)
+        text = f"{len(sequences)} with {sum(len(sequence.labels) for sequence in sequences)} labels"
+        if (source or self.source) == "raw" and len(self.boxes(split)) > len(sequences):
+            text += f", {len(self.boxes(split)) - len(sequences)} without boxes left out"
+        return text
 
     @property
     def settings(self) -> WindowSettings:
@@ -247,11 +243,11 @@ class SequenceDataModule:
         self._compared.add(source)
         raw_dir = self.config.raw_dir
         prepared_dir = self.config.prepared_dir
-        for line in raw_lines(raw_dir, self.spec):
-            say(line)
+        lines = raw_lines(raw_dir, self.spec)
         if source == "prepared" and prepared_dir is not None:
-            for line in prepared_lines(prepared_dir, raw_dir, self.spec):
-                say(line)
+            lines += prepared_lines(prepared_dir, raw_dir, self.spec)
+        for line in lines:
+            say(line)
 
     def _check_whole(self) -> None:
         """Raise UserError if half of the training recordings are not prepared, unless the user chose the others."""

@@ -5,12 +5,9 @@ consecutive windows. All workers count and compress sections, and this process w
 """
 
 import shutil
-from collections import deque
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +16,10 @@ from rich.filesize import decimal
 from rvtssm.datasets import DatasetConfig, build_spec, custom, sections
 from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
-from rvtssm.datasets.prepare_recording import (
-    Outcome,
-    Plan,
-    Recipe,
-    count_section,
-    is_complete,
-    plan_recording,
-    prepare_recording,
-)
-from rvtssm.datasets.sections import Job, SectionedRecording
+from rvtssm.datasets.prepare_recording import Outcome, Recipe, is_complete
+from rvtssm.datasets.sections import FAILURES, Job, Run, failure
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, suffixes_of
-from rvtssm.events.label_notes import Noticed, lines_on
+from rvtssm.events.label_notes import lines_on
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers.faults import say
 from rvtssm.readers.index import index_folder
@@ -39,8 +28,8 @@ from rvtssm.system.files import remove_abandoned
 from rvtssm.system.job_limits import num_usable_cores
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import check_local
-from rvtssm.system.user_error import UserError, in_one_line
-from rvtssm.system.workers import DaskCluster, Done, Processes, SameProcess, Task, Workers, finished
+from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import DaskCluster, Processes, SameProcess, Workers
 
 WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # For the estimate of disk space: the smallest measured size of raw files, and the largest of prepared files.
@@ -50,7 +39,6 @@ _LEAST_RAW_BYTES_ELSEWHERE = 2.5  # EVT3 with vectors, HDF5 with blosc
 # bytes per event and frame that shows it
 _STORED_BYTES = {"histogram": 1.0, "surfaces": 8.0}
 _SURFACES_SHOW_US = 50_000  # frames of surfaces have the same size at any stride; the entry above holds at this one
-_FAILURES = (ValueError, OSError, MemoryError, RuntimeError)  # HDF5 raises RuntimeError on a full disk
 
 
 @dataclass
@@ -81,11 +69,7 @@ class PreprocessSummary:
 
     def lines(self, spec: DatasetSpec) -> list[str]:
         """Return what is unusual with the recordings that were prepared now, see `lines_on`."""
-        by_split: dict[str, dict[str, Noticed]] = {}
-        for name, outcome in sorted(self.outcomes.items()):
-            split, _, recording = name.partition("/")
-            by_split.setdefault(split, {})[recording] = outcome.noticed
-        return [f"{split}: {line}" for split, noticed in by_split.items() for line in lines_on(noticed, spec)]
+        return lines_on({name: outcome.noticed for name, outcome in sorted(self.outcomes.items())}, spec)
 
     def _messages(self, status: str) -> dict[str, str]:
         return {name: outcome.message for name, outcome in sorted(self.outcomes.items()) if outcome.status == status}
@@ -188,7 +172,7 @@ def preprocess_dataset(
             workers = workers or stack.enter_context(closing(_build_workers(config, jobs)))
             num_bytes = sum(job.num_bytes for job in jobs)
             advance = stack.enter_context(progress_bar("preparing" if progress else None, num_bytes, of_bytes=True))
-            for job, outcome in _Run(jobs, workers, advance).outcomes():
+            for job, outcome in Run(jobs, workers, advance).outcomes():
                 if outcome.status == "dropped" and job.path.exists():  # a training would go on reading the file
                     outcome = Outcome("failed", f"{outcome.message}; delete {job.path}, made from earlier labels")
                 summary.outcomes[job.name] = outcome
@@ -204,21 +188,14 @@ def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> li
     def outcome(job: Job) -> Outcome | None:
         try:
             job.num_bytes  # noqa: B018  raises an error for a broken link
-            if is_complete(job.recording, job.path, job.recipe, overwrite):
-                return Outcome("skipped")
-        except _FAILURES as error:
-            return _failure(error)
-        return None
+            return Outcome("skipped") if is_complete(job.recording, job.path, job.recipe, overwrite) else None
+        except FAILURES as error:
+            return failure(error)
 
     with ThreadPoolExecutor(8) as threads:  # the threads wait for a disk or a network
-        outcomes = list(threads.map(outcome, jobs))
-    missing = []
-    for job, known in zip(jobs, outcomes, strict=True):
-        if known is None:
-            missing.append(job)
-        else:
-            summary.outcomes[job.name] = known
-    return missing
+        outcomes = dict(zip(jobs, threads.map(outcome, jobs), strict=True))
+    summary.outcomes |= {job.name: known for job, known in outcomes.items() if known is not None}
+    return [job for job, known in outcomes.items() if known is None]
 
 
 def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:
@@ -244,87 +221,3 @@ def _build_workers(config: PreprocessConfig, jobs: list[Job]) -> Workers:
     num_workers = config.workers or min(num_usable_cores(), sum(sizes) // WORTH_A_WORKER)
     num_workers = min(num_workers, sum(max(1, size // sections.SECTION_BYTES) for size in sizes))
     return Processes(num_workers) if num_workers > 1 else SameProcess()
-
-
-def _failure(error: BaseException) -> Outcome:
-    if isinstance(error, MemoryError):
-        return Outcome("failed", f"not enough memory ({error}); run again, with fewer workers")
-    return Outcome("failed", in_one_line(error))
-
-
-class _Run:
-    """Assigns jobs to workers: the longest first, and sections of a recording that was begun before new recordings.
-
-    Args:
-        jobs: The recordings to prepare.
-        workers: The workers.
-        advance: Advances the progress bar by a number of bytes and sets its description.
-    """
-
-    def __init__(self, jobs: list[Job], workers: Workers, advance: Callable[..., None]) -> None:
-        self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
-        self._workers = workers
-        self._advance, self._num_jobs, self._num_finished = advance, len(jobs), 0
-        self._shown = dict.fromkeys(jobs, 0.0)  # share of the windows that is done
-        # A recording longer than half of a worker's share could keep the other workers waiting at the end.
-        fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
-        limit = max(fair_share / 2, 2 * sections.SECTION_BYTES)
-        self._longest_whole = limit if workers.num_workers > 1 else float("inf")
-        self._cut: dict[Job, SectionedRecording] = {}
-
-    def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
-        """Yield every job with its outcome, in the order in which the jobs end."""
-        try:
-            for done in finished(self._workers, self._next_task, lambda key: key[0].name):
-                job: Job = done.key[0]
-                outcome = self._advanced(job, done)
-                if outcome is not None:
-                    self._num_finished += 1
-                    self._show(job, 1.0)
-                    yield job, outcome
-        finally:
-            for cut in self._cut.values():
-                cut.abandon()
-
-    def _show(self, job: Job, share: float) -> None:
-        text = f"{self._num_finished}/{self._num_jobs} recordings, {job.name}"
-        self._advance((share - self._shown[job]) * job.num_bytes, text)
-        self._shown[job] = share
-
-    def _next_task(self) -> Task | None:
-        for job, cut in self._cut.items():
-            section = cut.next_section(4 * self._workers.num_workers)
-            if section is not None:
-                return (job, section), count_section, (cut.plan.sequence.section(*cut.bounds[section]),)
-        if not self._jobs:
-            return None
-        job = self._jobs.popleft()
-        # Frames of surfaces need earlier events, so their recordings cannot be split into sections.
-        if job.num_bytes > self._longest_whole and not job.recipe.settings.warmup_us:
-            return (job,), plan_recording, (job.recording, job.recipe, True)
-        report = partial(self._show, job) if isinstance(self._workers, SameProcess) else None
-        return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)
-
-    def _advanced(self, job: Job, done: Done) -> Outcome | None:
-        """Return the outcome of the job; None if it is not finished yet, or has failed before."""
-        is_section = len(done.key) > 1
-        if is_section and job not in self._cut:  # the job has failed
-            return None
-        try:
-            if done.error is not None:
-                raise done.error
-            if isinstance(done.result, Plan):
-                self._cut[job] = SectionedRecording(job, done.result, self._workers.num_workers)
-            elif is_section:
-                cut = self._cut[job]
-                self._show(job, cut.take(done.key[1], done.result))
-                if cut.is_written:
-                    del self._cut[job]
-                    return cut.finish()
-            else:
-                return done.result
-        except _FAILURES as error:
-            if job in self._cut:
-                self._cut.pop(job).abandon()
-            return _failure(error)
-        return None

@@ -116,7 +116,7 @@ def prepare_recording(
     if isinstance(plan, Outcome):
         return plan
     sequence = plan.sequence
-    blocks = EventBlocks(plan.sequence.recording)
+    blocks = EventBlocks(sequence.recording)
     with (
         noted() as event_notes,
         closing(sequence.recording),
@@ -126,11 +126,10 @@ def prepare_recording(
             writer.append(frames)
             if report is not None:
                 report(writer.num_frames / len(sequence.windows))
-        # Only now all events are known, and with them whether the labels fit.
-        range_us = blocks.first_us, blocks.last_us
-        sequence.noticed_within(range_us)  # raises an error before the file is complete
+        # Only now all events are known. If the labels do not fit them, the file is not completed.
+        outcome = plan.written((blocks.first_us, blocks.last_us), event_notes)
         writer.meta = plan.final_meta(blocks.num_events)
-    return plan.written(range_us, event_notes)
+    return outcome
 
 
 def plan_recording(

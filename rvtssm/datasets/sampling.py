@@ -77,6 +77,7 @@ def _empty(slot: int) -> ChunkRequest:
     return ChunkRequest(-1, 0, 0, is_first=False, slot=slot, augment_seed=0)
 
 
+@dataclass(eq=False)
 class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     """Plans training batches: random chunks first, then one chunk of every stream slot.
 
@@ -107,32 +108,22 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         UserError: No recording has a label for random chunks, or a step for streams.
     """
 
-    def __init__(
-        self,
-        num_steps: Sequence[int],
-        label_steps: Sequence[npt.NDArray[np.int64]],
-        config: SamplingConfig,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        random_kinds: Sequence[int] = (0,),
-        stream_kinds: Sequence[int] = (0,),
-        accumulate: int = 1,
-    ) -> None:
+    num_steps: Sequence[int]
+    label_steps: Sequence[npt.NDArray[np.int64]]
+    config: SamplingConfig
+    seed: int = 0
+    rank: int = 0
+    world_size: int = 1
+    random_kinds: Sequence[int] = (0,)
+    stream_kinds: Sequence[int] = (0,)
+    accumulate: int = 1
+
+    def __post_init__(self) -> None:
         self.epoch = 0
         self.batch = 0
-        self.config = config
-        self.accumulate = accumulate
-        self.random_kinds = random_kinds
-        self.stream_kinds = stream_kinds
-        self.num_recordings = len(num_steps) // len({*random_kinds, *stream_kinds})
-        self.num_steps = list(num_steps)
-        self.label_steps = list(label_steps)
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.num_streams = config.num_streams
-        self.num_random = config.num_chunks - self.num_streams
+        self.num_recordings = len(self.num_steps) // len({*self.random_kinds, *self.stream_kinds})
+        self.num_streams = self.config.num_streams
+        self.num_random = self.config.num_chunks - self.num_streams
         # (N, 2): recording of each labelled step, and its number among the labelled steps of this recording
         counts = np.array([*map(len, self.label_steps[: self.num_recordings])], np.int64)
         recording, first = np.repeat([np.arange(len(counts)), counts.cumsum() - counts], counts, axis=1)

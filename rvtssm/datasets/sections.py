@@ -1,18 +1,24 @@
-"""A recording to prepare, and the writer of a recording that many workers count in sections."""
+"""The order in which workers prepare recordings, of which a long one is counted in sections by all of them."""
 
 import contextlib
 import itertools
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from rvtssm.datasets.prepare_recording import Outcome, Plan, Recipe
+from rvtssm.datasets.prepare_recording import Outcome, Plan, Recipe, count_section, plan_recording, prepare_recording
 from rvtssm.datasets.store_writer import SequenceWriter, sequence_writer
 from rvtssm.datasets.tree import RawRecording
+from rvtssm.system.user_error import in_one_line
+from rvtssm.system.workers import Done, SameProcess, Task, Workers, finished
 
 SECTION_BYTES = 1 << 23  # smallest section in bytes of the raw file; recordings below two sections stay whole
 _SECTIONS_PER_WORKER = 32  # enough for all workers to finish at about the same time
 _SECTION_WINDOWS = 256  # the most windows of a section, since all its frames are in memory at once
+FAILURES = (ValueError, OSError, MemoryError, RuntimeError)  # HDF5 raises RuntimeError on a full disk
 
 
 @dataclass(frozen=True)
@@ -100,3 +106,88 @@ class SectionedRecording:
         """Close the file without keeping it."""
         with contextlib.suppress(Exception):  # the error raised here, or a full disk, which was reported before
             self._stack.__exit__(RuntimeError, RuntimeError("abandoned"), None)
+
+
+def failure(error: BaseException) -> Outcome:
+    """Return the outcome of a recording that cannot be prepared."""
+    if isinstance(error, MemoryError):
+        return Outcome("failed", f"not enough memory ({error}); run again, with fewer workers")
+    return Outcome("failed", in_one_line(error))
+
+
+class Run:
+    """Assigns jobs to workers: the longest first, and sections of a recording that was begun before new recordings.
+
+    Args:
+        jobs: The recordings to prepare.
+        workers: The workers.
+        advance: Advances the progress bar by a number of bytes and sets its description.
+    """
+
+    def __init__(self, jobs: list[Job], workers: Workers, advance: Callable[..., None]) -> None:
+        self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
+        self._workers = workers
+        self._advance, self._num_jobs, self._num_finished = advance, len(jobs), 0
+        self._shown = dict.fromkeys(jobs, 0.0)  # share of the windows that is done
+        # A recording longer than half of a worker's share could keep the other workers waiting at the end.
+        fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
+        limit = max(fair_share / 2, 2 * SECTION_BYTES)
+        self._longest_whole = limit if workers.num_workers > 1 else float("inf")
+        self._cut: dict[Job, SectionedRecording] = {}
+
+    def outcomes(self) -> Iterator[tuple[Job, Outcome]]:
+        """Yield every job with its outcome, in the order in which the jobs end."""
+        try:
+            for done in finished(self._workers, self._next_task, lambda key: key[0].name):
+                job: Job = done.key[0]
+                outcome = self._advanced(job, done)
+                if outcome is not None:
+                    self._num_finished += 1
+                    self._show(job, 1.0)
+                    yield job, outcome
+        finally:
+            for cut in self._cut.values():
+                cut.abandon()
+
+    def _show(self, job: Job, share: float) -> None:
+        text = f"{self._num_finished}/{self._num_jobs} recordings, {job.name}"
+        self._advance((share - self._shown[job]) * job.num_bytes, text)
+        self._shown[job] = share
+
+    def _next_task(self) -> Task | None:
+        for job, cut in self._cut.items():
+            section = cut.next_section(4 * self._workers.num_workers)
+            if section is not None:
+                return (job, section), count_section, (cut.plan.sequence.section(*cut.bounds[section]),)
+        if not self._jobs:
+            return None
+        job = self._jobs.popleft()
+        # Frames of surfaces need earlier events, so their recordings cannot be split into sections.
+        if job.num_bytes > self._longest_whole and not job.recipe.settings.warmup_us:
+            return (job,), plan_recording, (job.recording, job.recipe, True)
+        report = partial(self._show, job) if isinstance(self._workers, SameProcess) else None
+        return (job,), prepare_recording, (job.recording, job.path, job.recipe, report)
+
+    def _advanced(self, job: Job, done: Done) -> Outcome | None:
+        """Return the outcome of the job; None if it is not finished yet, or has failed before."""
+        is_section = len(done.key) > 1
+        if is_section and job not in self._cut:  # the job has failed
+            return None
+        try:
+            if done.error is not None:
+                raise done.error
+            if isinstance(done.result, Plan):
+                self._cut[job] = SectionedRecording(job, done.result, self._workers.num_workers)
+            elif is_section:
+                cut = self._cut[job]
+                self._show(job, cut.take(done.key[1], done.result))
+                if cut.is_written:
+                    del self._cut[job]
+                    return cut.finish()
+            else:
+                return done.result
+        except FAILURES as error:
+            if job in self._cut:
+                self._cut.pop(job).abandon()
+            return failure(error)
+        return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from rvtssm.events.sequence_plan import SequencePlan, plan_sequence
 from rvtssm.readers import open_with
 from rvtssm.readers.faults import say
 from rvtssm.records import DatasetSpec, Labels, PackedEvents, Windows, WindowSettings
-from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
 _SPAN_US = 400_000  # length of the block of events that is decoded at once
@@ -125,23 +123,14 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     if differences := differing({**expected, **meta}, expected, " but the run asks for "):
         advice = "set dataset.height and dataset.width to the size of the recordings, or prepare them again"
         raise UserError("prepared.other", name=path, found="; ".join(differences), advice=advice)
-    known = (labels.class_id >= 0) & (labels.class_id < len(spec.class_names))
-    if not known.all():
-        found = f"it holds class {labels.class_id[~known][0]}, but {spec.name} has {', '.join(spec.class_names)} from 0"
-        raise UserError("prepared.damaged", name=path, found=found, advice="prepare it again")
-    if not np.isfinite(labels.boxes_ltwh).all():
-        found = "it holds boxes that are not finite"
+    is_known = np.isin(labels.class_id, range(spec.num_classes))
+    if not (is_known.all() and np.isfinite(labels.boxes_ltwh).all()):
+        found = f"it holds boxes that are not finite, or of other classes than {', '.join(spec.class_names)}"
         raise UserError("prepared.damaged", name=path, found=found, advice="prepare it again")
     settings = replace(stored.settings, stride_us=_RVT_STRIDE_US) if path.is_dir() else stored.settings
     labels = to_frame_labels(labels, spec)
     shape = (settings.num_channels, spec.frame_height, spec.frame_width)
     return FrameSequence(stored.name, stored.windows, labels, shape, settings, stored)
-
-
-def has_sequences(prepared_dir: Path | str, split: str) -> bool:
-    """Return whether the folder `prepared_dir` has prepared sequences of a split."""
-    folder = local_path(prepared_dir, split)
-    return (folder / split).is_dir() and bool(find_sequences(folder, split))
 
 
 def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec) -> list[FrameSequence]:
@@ -226,7 +215,6 @@ class RawSplit:
             boxes, entries = raw.read_labels(spec)
             self._noticed[raw.name] = Noticed(entries)
             self._recordings.append((raw.name, open_with(raw.events_path, spec.read_options), boxes))
-        self.num_recordings = len(recordings)
         self.boxes = {name: boxes for name, _, boxes in self._recordings}
         if not any(map(len, self.boxes.values())):
             found = f"no label; {recordings[0].why_unlabelled(spec)}"
@@ -277,10 +265,10 @@ class RawSplit:
             nothing = "no recording has a box left after cleaning"
             raise UserError("labels.missing", name=f"{self.split} split", found=nothing, advice=advice)
         # Once, although an evaluation asks for the same recordings at many rates.
-        for line in lines_on(noticed, spec):
+        for line in lines_on({f"{self.split}/{name}": one for name, one in noticed.items()}, spec):
             if line not in self._said:
                 self._said.add(line)
-                say(f"{self.split}: {line}")
+                say(line)
         return sequences
 
 
@@ -300,12 +288,3 @@ def to_frame_labels(labels: Labels, spec: DatasetSpec) -> Labels:
     end = np.minimum((labels.boxes_ltwh[:, :2] + labels.boxes_ltwh[:, 2:]) / np.float32(spec.downsample), last)
     scaled = replace(labels, boxes_ltwh=np.concatenate([start, end - start], axis=1))
     return scaled[(end > start).all(axis=1)]
-
-
-def with_labels(sequences: Sequence[FrameSequence], num_without: int = 0) -> str:
-    """Return the number of recordings and of their labels in words. `num_without` others were left out: no boxes."""
-    num_labels = sum(len(sequence.labels) for sequence in sequences)
-    text = f"{len(sequences)} with {num_labels} labels"
-    if num_without:
-        text += f", {num_without} without boxes left out"
-    return text

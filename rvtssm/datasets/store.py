@@ -244,6 +244,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
         "height": spec.height,
         "width": spec.width,
         "downsample": spec.downsample,
+        "class_names": list(spec.class_names),
     }
     return StoredSequence(folder.name, path, windows, to_labels(boxes, windows), meta)
 

@@ -91,15 +91,13 @@ class SequenceWriter:
         self._stored = stored
         self._disk = disk
         self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
         self._lengths: list[int] = []
 
     def append(self, frames: Sequence[bytes]) -> None:
         """Append compressed frames."""
         self._waiting += frames
         self._lengths += map(len, frames)
-        self._waiting_bytes += sum(map(len, frames))
-        if self._waiting_bytes >= _WRITE_BYTES:
+        if sum(map(len, self._waiting)) >= _WRITE_BYTES:
             self.flush()
 
     def flush(self) -> None:
@@ -112,7 +110,6 @@ class SequenceWriter:
             self._stored.resize(size + len(data), axis=0)
             self._stored[size:] = data
         self._waiting = []
-        self._waiting_bytes = 0
 
     @property
     def num_frames(self) -> int:

@@ -14,15 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from rvtssm.events.label_files import (
-    LABEL_SUFFIXES,
-    LabelFiles,
-    counts_from_one,
-    is_shared,
-    name_refused,
-    of_no_recording,
-)
-from rvtssm.events.label_names import LabelNames, Place
+from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles, is_shared
+from rvtssm.events.label_names import LabelNames
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.readers import Recording, open_with
 from rvtssm.readers.csv_text import is_event_text
@@ -196,16 +189,16 @@ def find_event_files(folder: Path | str) -> list[Path]:
     """Return the files in a folder that have the suffix of a recording, sorted by name."""
     paths = []
     for path in sorted(Path(folder).iterdir()):
-        is_hidden = path.name.startswith(".")
-        is_label = path.name.endswith("_bbox.npy")
-        if path.name.endswith(event_suffixes()) and path.is_file() and not is_hidden and not is_label:
+        if path.name.endswith(event_suffixes()) and path.is_file() and _may_hold_events(path):
             check_name(path.name)
             paths.append(path)
-    return list(filter(_may_hold_events, paths))
+    return paths
 
 
 def _may_hold_events(path: Path) -> bool:
-    """Return whether a file with the suffix of a recording may be one: text can also be notes or boxes."""
+    """Return whether a file with the suffix of a recording may be one: it can also hold boxes, or text be notes."""
+    if path.name.startswith(".") or path.name.endswith("_bbox.npy"):
+        return False
     return path.suffix != ".txt" or is_event_text(path)
 
 
@@ -237,6 +230,12 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
         raise UserError("file.missing", name=folder, found="does not exist", advice=advice)
     ours = [path for path in folder.glob("*.h5") if not path.name.startswith(".")]
     return sorted([*ours, *(path.parent for path in folder.glob(f"*/{RVT_FOLDER}"))])
+
+
+def find_all_sequences(prepared_dir: Path | str) -> list[tuple[str, Path]]:
+    """Return the prepared sequences of all splits that are there, each with its split."""
+    splits = [split for split in SPLITS if (local_path(prepared_dir, split) / split).is_dir()]
+    return [(split, path) for split in splits for path in find_sequences(prepared_dir, split)]
 
 
 def _patterns(split: str, spec: DatasetSpec) -> tuple[str, ...]:
@@ -360,8 +359,7 @@ def _files_of_frames(
     # Without `{recording}` in its form, a name is of the only recording there is.
     only = next(iter(all_names)) if spec.label_names and len(all_names) == 1 else None
     names = LabelNames(spec.label_names, all_names, only)
-    strange: Path | None = None
-    files: dict[str, list[tuple[Path, Place]]] = {}
+    entries = []
     # Each name says of which recording and time it is.
     for folder in sorted(_folders(split, spec)):
         for path in sorted((root / folder).rglob(f"*{suffix}")):
@@ -370,17 +368,12 @@ def _files_of_frames(
             name = path.relative_to(root / folder).as_posix()
             place = names.read(name)
             if place is None:
-                raise name_refused(str(path), name, names)
-            if place.recording is None:
-                strange = strange or path
-            else:
-                files.setdefault(place.recording, []).append((path, place))
+                raise names.refused(str(path), name)
+            entries.append((path, name, place))
     # Some names of no recording are other files; only such names are a mistake.
-    if strange is not None and not files:
-        raise of_no_recording(strange.parent, strange.name, names)
-    is_from_one = counts_from_one([place for of_one in files.values() for _, place in of_one])
+    by_recording, _, is_from_one = names.by_recording(entries, root)
     found = {}
-    for recording, of_one in files.items():
+    for recording, of_one in by_recording.items():
         paths, places = zip(*of_one, strict=True)
         found[recording] = LabelFiles(recording, paths, places, is_from_one)
     return found

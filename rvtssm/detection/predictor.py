@@ -243,7 +243,7 @@ class Predictor:
         """
         if not isinstance(source, EventSource):
             if height is None or width is None:
-                raise UserError("events.sensor_unknown", found="packets do not tell the size of their sensor")
+                raise UserError("sensor.unknown", found="packets do not tell the size of their sensor")
             source = PythonSource(source, height, width)
         live_source = source if isinstance(source, LiveSource) else Feed(source)
         run = LiveRun(live_source, self.stream(live_source.height, live_source.width, **options, latest=True))
@@ -292,7 +292,7 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
     else:
         events = to_events(recording)
         if height is None or width is None:
-            raise UserError("events.sensor_unknown", found="events in memory do not tell the size of their sensor")
+            raise UserError("sensor.unknown", found="events in memory do not tell the size of their sensor")
         yield OpenedSource("events in memory", EventsInMemory(events, height, width, repair))
 
 

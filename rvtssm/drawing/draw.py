@@ -90,7 +90,7 @@ def draw_events(events: Events | np.ndarray, height: int | None = None, width: i
     events = to_events(events)
     if height is None or width is None:
         raise UserError(
-            "events.sensor_unknown",
+            "sensor.unknown",
             advice="give height= and width=, such as those of the recording: draw(events, recording.height, "
             "recording.width)",
         )

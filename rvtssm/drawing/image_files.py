@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from fractions import Fraction
@@ -14,9 +15,10 @@ import numpy as np
 from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
 
-# PyAV takes long to import, and live detection, which loads this file, writes no video.
+# PyAV and matplotlib take long to import, and live detection, which loads this file, writes no video.
 if TYPE_CHECKING:
     import av
+    from matplotlib.figure import Figure
 
 _BT709 = 1  # the colour matrix of HD video; without it, players guess from the size of the picture
 _MOST_PX = 16384  # per side, of H.264
@@ -85,6 +87,15 @@ def _h264_stream(container: av.container.OutputContainer, name: str, fps: float)
     context = stream.codec_context
     context.colorspace = context.color_primaries = context.color_trc = _BT709
     return stream
+
+
+def figure_png(figure: Figure) -> bytes:
+    """Return a matplotlib figure as a PNG."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    buffer = io.BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)
+    return buffer.getvalue()
 
 
 def to_png(image: np.ndarray) -> bytes:

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rvtssm.drawing.image_files import figure_png
 from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown, to_plain
 from rvtssm.evaluation.coco import LEVEL, METRICS
-from rvtssm.evaluation.plots import comparison_figure, precision_figure, shifts_figure, to_png
+from rvtssm.evaluation.plots import comparison_figure, precision_figure, shifts_figure
 from rvtssm.evaluation.published import performance_drop, published_rows
 from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.evaluation.report import (
@@ -86,8 +87,8 @@ def to_html(report: EvaluationReport) -> str:
         intervals=interval_table(report),
         level=f"{LEVEL:.0%}",
         published=_beside_published(report),
-        rates_png=to_png(report.plot()),
-        shifts_png=to_png(shifts_figure(report.time_shifts)) if report.time_shifts else None,
+        rates_png=figure_png(report.plot()),
+        shifts_png=figure_png(shifts_figure(report.time_shifts)) if report.time_shifts else None,
         **details(report),
     )
 
@@ -100,7 +101,7 @@ def details(report: EvaluationReport) -> dict[str, Any]:
     return values | {
         "groups": _group_tables(report.breakdown),
         "confusion": _confusion_table(report.breakdown),
-        "precision_png": to_png(precision_figure(report.breakdown.curves)),
+        "precision_png": figure_png(precision_figure(report.breakdown.curves)),
     }
 
 
@@ -174,7 +175,7 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
         title="Evaluations side by side",
         numbers=compared_numbers(reports),
         rates=rates_table(reports),
-        rates_png=to_png(comparison_figure(_lines(reports), _published(reports))),
+        rates_png=figure_png(comparison_figure(_lines(reports), _published(reports))),
         metrics=to_table(metrics, heads),
         drop=_DROP,
         warnings=_warnings(reports),

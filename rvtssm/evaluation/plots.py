@@ -1,6 +1,5 @@
 """The plots of an evaluation as matplotlib figures: average precision over rates, precision over recall."""
 
-import io
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -94,15 +93,6 @@ def precision_figure(curves: Mapping[str, np.ndarray]) -> "Figure":
             axes.plot(recall, 100 * curve, label=name, linewidth=2)
     axes.set(xlabel="recall [%]", ylabel="precision [%]", title="overlap of 0.5", xlim=(0, 100), ylim=(0, 105))
     return _finished(figure, axes)
-
-
-def to_png(figure: "Figure") -> bytes:
-    """Return a matplotlib figure as a PNG."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    buffer = io.BytesIO()
-    FigureCanvasAgg(figure).print_png(buffer)
-    return buffer.getvalue()
 
 
 def _draw_band(axes: Any, rows: Sequence[Row], name: str, color: Any) -> None:

@@ -7,7 +7,7 @@ image without objects becomes an entry of `nothing_at`. `label_names` reads the 
 
 import functools
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,8 +64,9 @@ class LabelFiles:
         path = self.paths[0]
         if path.suffix not in LABEL_SUFFIXES:
             raise UserError("file.kind", name=path, found="it is no label file", needed=list(LABEL_SUFFIXES))
-        if path.is_dir():
-            raise UserError("file.kind", name=path, found="it is a folder", advice="put a label file in its place")
+        if not path.is_file():
+            fault = "it is a folder" if path.is_dir() else "it does not exist"
+            raise UserError("file.kind", name=path, found=fault, advice="put a label file in its place")
         notes: Counter[str] = Counter()
         if path.suffix == ".npy":
             boxes = read_boxes(path)
@@ -84,17 +85,16 @@ class LabelFiles:
 
     def _found(self, spec: DatasetSpec) -> "_Found":
         """Return the labelled images of the recording with what their names say."""
-        if self.sharing:
+        if not self.places and not self.need_end(spec):
+            only = None if self.sharing else self.recording
             stat = self.paths[0].stat()
-            of_all = _found_in_shared(self.paths[0], self.sharing, spec, stat.st_mtime_ns, stat.st_size)
-            return of_all.get(self.recording, _Found())
-        images = [image for path in self.paths for image in _parsed(path, spec)]
-        _check_kinds(self.paths[0], images, spec)
-        if self.places or self.need_end(spec) or all(image.t_us is not None for image in images):
-            return _Found(images, list(self.places), self.is_from_one)
-        names = LabelNames(spec.label_names, [self.recording], self.recording)
-        places = [_place(self.paths[0], image, names) for image in images]
-        return _Found(images, places, counts_from_one(places))
+            file = self.paths[0], stat.st_mtime_ns, stat.st_size
+            return _found_in(spec, self.sharing or (self.recording,), only, *file).get(self.recording, _Found())
+        images = _parsed(self.paths, spec)
+        # A time in a file of one frame counts more than its name.
+        known = zip(images, self.places, strict=False)
+        places = [place if image.t_us is None else Place(self.recording, image.t_us, True) for image, place in known]
+        return _Found(images, places, self.is_from_one)
 
     def _times_us(
         self, found: "_Found", spec: DatasetSpec, end_us: int | None, offset_us: int, notes: Counter[str]
@@ -102,16 +102,12 @@ class LabelFiles:
         """Return the time of each image; `notes` gets what is unusual with them."""
         path = self.paths[0]
         images = found.images
-        if found.places:
-            _check_rate(path, found.places, spec)
-            known = zip(images, found.places, strict=True)
-            times_us = [_time_us(image, place, spec, found.is_from_one) for image, place in known]
-        elif all(image.t_us is not None for image in images):
-            times_us = [image.t_us or 0 for image in images]
-        elif end_us is not None:
+        if len(found.places) < len(images):
+            if end_us is None:
+                raise UserError("labels.no_time", name=path, found="its labels have no time")
             return [end_us] * len(images)
-        else:
-            raise UserError("labels.no_time", name=path, found="its labels have no time")
+        _check_rate(path, found.places, spec)
+        times_us = [_time_us(place, spec, found.is_from_one) for place in found.places]
         if found.is_from_one and spec.label_fps > 0:
             notes[FROM_ONE] += len(images)
         notes[SAME_TIME] += len(images) - len(set(times_us))
@@ -122,87 +118,67 @@ class LabelFiles:
 class _Found:
     """The labelled images of a recording."""
 
-    images: list[LabelledImage] = field(default_factory=list)
-    places: list[Place] = field(default_factory=list)  # what their names say; none if their times are known
+    images: Sequence[LabelledImage] = ()
+    places: Sequence[Place] = ()  # what their names say; none if the labels have no time of their own
     is_from_one: bool = False  # whether the first frame of the dataset has the number 1
     notes: Counter[str] = field(default_factory=Counter)
 
 
 @functools.lru_cache(maxsize=4)  # a file per split, which is read once for all its recordings
-def _found_in_shared(path: Path, sharing: tuple[str, ...], spec: DatasetSpec, *version: int) -> dict[str, _Found]:
-    """Return the labelled images of a file of many recordings, by the recording that their names say."""
-    names = LabelNames(spec.label_names, sharing)
-    images = _parsed(path, spec)
-    _check_kinds(path, images, spec)
-    places = [_place(path, image, names) for image in images]
-    is_from_one = counts_from_one([place for place in places if place.recording is not None])
-    found: dict[str, _Found] = {}
-    strangers = []  # images whose recording is not there
-    for image, place in zip(images, places, strict=True):
-        if place.recording is None:
-            strangers.append(image.name)
-            continue
-        of_one = found.setdefault(place.recording, _Found(is_from_one=is_from_one))
-        of_one.images.append(image)
-        of_one.places.append(place)
-    if strangers and not found:
-        raise of_no_recording(path, strangers[0], names)
+def _found_in(
+    spec: DatasetSpec, recordings: tuple[str, ...], only: str | None, path: Path, *version: int
+) -> dict[str, _Found]:
+    """Return the labelled images of a file by the recording that their names say.
+
+    Args:
+        spec: The dataset.
+        recordings: The names of all recordings.
+        only: The recording of a file that holds labels of one recording.
+        path: The file.
+        version: What changes with the content of the file.
+    """
+    names = LabelNames(spec.label_names, recordings, only)
+    entries = [(image, image.name, _place(path, image, names)) for image in _parsed((path,), spec)]
+    by_recording, strangers, is_from_one = names.by_recording(entries, path)
+    found = {}
+    for recording, of_one in by_recording.items():
+        images, places = zip(*of_one, strict=True)
+        found[recording] = _Found(images, places, is_from_one)
     if strangers:  # said once for the file, beside its first recording
         text = f"images, such as {strangers[0]}, belong to a recording that is not there, and were left out"
         found[min(found)].notes[text] = len(strangers)
     return found
 
 
-def read_label_file(path: Path | str, spec: DatasetSpec, end_us: int | None = None) -> Boxes:
-    """Return all boxes of a file of one recording in order of time, see `LabelFiles.read`.
-
-    Args:
-        path: A file with a suffix in LABEL_SUFFIXES.
-        spec: The dataset, which gives the classes and the size of the sensor.
-        end_us: The time for labels that have none.
-
-    Returns:
-        (N,) of BOX_DTYPE.
-    """
-    path = Path(path)
-    offset_us = spec.label_offset_us if isinstance(spec.label_offset_us, int) else 0
-    return LabelFiles(path.stem, (path,)).read(spec, end_us, offset_us)[0]
-
-
-def _parsed(path: Path, spec: DatasetSpec) -> list[LabelledImage]:
-    """Return the images of a file, after comparing their sizes and classes with those of the dataset."""
-    images = parse_labels(path, (spec.width, spec.height), spec.label_columns)
-    for image in images:
-        _check_sensor(path, image, spec)
+def _parsed(paths: Sequence[Path], spec: DatasetSpec) -> list[LabelledImage]:
+    """Return the images of files, after comparing their sizes and classes with those of the dataset."""
+    images = []
+    for path in paths:
+        for image in parse_labels(path, (spec.width, spec.height), spec.label_columns):
+            _check_sensor(path, image, spec)
+            images.append(image)
+    boxes = [box for image in images for box in image.boxes]
+    places = {box.kind: box.place for box in reversed(boxes)}
+    _check_named(paths[0], spec, Counter(box.kind for box in boxes), places)
     return images
 
 
 def _place(path: Path, image: LabelledImage, names: LabelNames) -> Place:
-    """Return what the name of an image of a COCO file says. An image with `t_us` may have any name in its own file."""
+    """Return the recording and the time of an image of a file.
+
+    In a file of one recording, an image with `t_us` may have any name.
+    """
     place = names.read(image.name)
-    if place is not None and (place.recording is not None or names.only is None):
-        return place
-    if image.t_us is not None and names.only is not None:
-        return Place(names.only, 0, is_time=True)
-    raise name_refused(f"{path}, image {image.name or 'without file_name'}", image.name, names)
-
-
-def name_refused(where: str, name: str, names: LabelNames) -> UserError:
-    """Return the error for a name that does not have the form of `label_names`."""
-    found = f"the name does not have the form {names.form}"
-    return UserError("labels.name", name=where, found=found, advice=names.advice(name))
-
-
-def of_no_recording(where: Path, name: str, names: LabelNames) -> UserError:
-    """Return the error for labels of which none belongs to a recording; `name` is the first of them."""
-    found = f"no label belongs to a recording; the first is {name}"
-    needed = f"names of the form {names.form}, of recordings such as {', '.join(names.examples)}"
-    return UserError("labels.name", name=where, found=found, needed=needed, advice=names.advice(name))
-
-
-def _time_us(image: LabelledImage, place: Place, spec: DatasetSpec, is_from_one: bool) -> int:
+    if place is None or (place.recording is None and names.only is not None):
+        if image.t_us is None or names.only is None:
+            raise names.refused(f"{path}, image {image.name or 'without file_name'}", image.name)
+        place = Place(names.only, 0)
     if image.t_us is not None:
-        return image.t_us
+        place = Place(place.recording, image.t_us, is_time=True)
+    return place
+
+
+def _time_us(place: Place, spec: DatasetSpec, is_from_one: bool) -> int:
     if place.is_time or not spec.label_fps:
         return place.number
     return round(1e6 * (place.number - is_from_one) / spec.label_fps)
@@ -223,11 +199,6 @@ def is_shared(suffix: str) -> bool:
     return suffix.endswith(".json") and not suffix.startswith((".", "/"))
 
 
-def counts_from_one(places: Collection[Place]) -> bool:
-    """Return whether frames are numbered from 1: 1 is the smallest number."""
-    return min((place.number for place in places if not place.is_time), default=0) == 1
-
-
 def _boxes(
     path: Path, images: Sequence[LabelledImage], times_us: Sequence[int], spec: DatasetSpec
 ) -> tuple[Boxes, list[str]]:
@@ -242,21 +213,17 @@ def _boxes(
     empty_us = []
     for image, t_us in zip(images, times_us, strict=True):
         known = [box for box in image.boxes if box.kind in ids]
-        rows += [(t_us, *box.sides, ids[box.kind], box.track) for box in known]
+        rows += [(t_us, *box.sides, ids[box.kind], box.track, 1, 0, -1) for box in known]
         places += [box.place for box in known]
         if not known and not image.notes:
             empty_us.append(t_us)
-    boxes = _to_boxes(path, rows)
+    with np.errstate(over="ignore"):  # an overflow becomes infinite
+        boxes = np.array(rows, BOX_DTYPE)
+    if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
+        raise UserError("labels.form", name=path, found="a box is not finite")
     empty = nothing_at(np.setdiff1d(np.array(empty_us, np.int64), boxes["t"]))
     empty["class_id"] = spec.disk_class_ids[0]
     return np.concatenate([boxes, empty]), places
-
-
-def _check_kinds(path: Path, images: Sequence[LabelledImage], spec: DatasetSpec) -> None:
-    """Compare the classes of images with those of the dataset, see `_check_named`."""
-    boxes = [box for image in images for box in image.boxes]
-    places = {box.kind: box.place for box in reversed(boxes)}
-    _check_named(path, spec, Counter(box.kind for box in boxes), places)
 
 
 def _check_named(path: Path, spec: DatasetSpec, counts: Counter[Any], places: Mapping[Any, str]) -> None:
@@ -347,16 +314,3 @@ def _num_corners(boxes: Boxes, from_centre: bool) -> int:
     share = 0.5 if from_centre else 1.0  # x1, y1, x2, y2 read as cx, cy, w, h: x = x1 - x2 / 2
     may_be_corners = (share * boxes["w"] > boxes["x"]) & (share * boxes["h"] > boxes["y"])
     return len(boxes) if may_be_corners.all() else 0
-
-
-def _to_boxes(path: Path, rows: Sequence[tuple[Any, ...]]) -> Boxes:
-    boxes = np.zeros(len(rows), BOX_DTYPE)
-    columns = zip(*rows, strict=True)
-    for name, column in zip(("t", "x", "y", "w", "h", "class_id", "track_id"), columns, strict=bool(rows)):
-        with np.errstate(over="ignore"):  # an overflow becomes infinite, which is checked below
-            boxes[name] = column
-    boxes["class_confidence"] = 1
-    boxes["still_us"] = -1
-    if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
-        raise UserError("labels.form", name=path, found="a box is not finite")
-    return boxes

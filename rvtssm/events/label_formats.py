@@ -3,7 +3,6 @@
 Each format is read as docs/your_files.md writes it down. What is not part of it is refused, with its place in the file.
 """
 
-import functools
 import json
 import re
 from collections import Counter
@@ -90,20 +89,12 @@ def parse_labels(
     """
     parse, what, form = LABEL_PARSERS[suffix or path.suffix]
     with file_errors(path, f" cannot be read as {what}", f"it needs {form}", CONTENT_ERRORS, "labels.form"):
-        stat = path.stat()
         try:
-            return _parsed(parse, path, size_wh, tuple(columns), stat.st_mtime_ns, stat.st_size)
+            return parse(path, size_wh, tuple(columns))
         except UnicodeDecodeError:
             raise UserError("labels.form", found="it is not UTF-8") from None
         except RecursionError:
             raise UserError("labels.form", found="it is nested too deeply") from None
-
-
-@functools.lru_cache(maxsize=2)  # many recordings may share one large file
-def _parsed(
-    parse: Parse, path: Path, size_wh: tuple[int, int], columns: tuple[str, ...], *version: int
-) -> list[LabelledImage]:
-    return parse(path, size_wh, columns)
 
 
 def _refused(where: str, found: str) -> UserError:

@@ -9,10 +9,13 @@ import functools
 import re
 import string
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
+
+from rvtssm.system.user_error import UserError
 
 USUAL = "{recording}_{frame} or {recording}/{frame}"  # how messages name the forms without `label_names`
 _FIELDS = {
@@ -80,7 +83,6 @@ class LabelNames:
         found = None
         for pattern in self._patterns:
             match = pattern.fullmatch(stem)
-            longest = len(stem)
             while match:
                 fields = match.groupdict()
                 place = _place(self._known(fields.get("recording")), fields)
@@ -94,19 +96,50 @@ class LabelNames:
             return Place(self.only, int(match["frame"]))
         return found
 
-    @property
-    def examples(self) -> list[str]:
-        """The first names of recordings."""
-        return sorted(self._recordings.values())[:3]
+    def by_recording(
+        self, entries: Iterable[tuple[Any, str, Place]], where: Path
+    ) -> tuple[dict[str, list[tuple[Any, Place]]], list[str], bool]:
+        """Sort labelled images, or the label files of frames, by their recordings.
 
-    def advice(self, name: str) -> str:
+        Args:
+            entries: Each with its name, and what the name says.
+            where: The file or the folder that holds them, for the message.
+
+        Returns:
+            The images by recording, with what their names say; the names of those of recordings that are not there;
+            whether frames are numbered from 1: 1 is the smallest number.
+
+        Raises:
+            UserError: None of them belongs to a recording.
+        """
+        found: dict[str, list[tuple[Any, Place]]] = {}
+        strangers = []
+        for item, name, place in entries:
+            if place.recording is None:
+                strangers.append(name)
+            else:
+                found.setdefault(place.recording, []).append((item, place))
+        if strangers and not found:
+            text = f"no label belongs to a recording; the first is {strangers[0]}"
+            examples = ", ".join(sorted(self._recordings.values())[:3])
+            needed = f"names of the form {self.form}, of recordings such as {examples}"
+            raise UserError("labels.name", name=where, found=text, needed=needed, advice=self._advice(strangers[0]))
+        numbers = [place.number for of_one in found.values() for _, place in of_one if not place.is_time]
+        return found, strangers, min(numbers, default=0) == 1
+
+    def refused(self, where: str, name: str) -> UserError:
+        """Return the error for a name that does not have the form."""
+        found = f"the name does not have the form {self.form}"
+        return UserError("labels.name", name=where, found=found, advice=self._advice(name))
+
+    def _advice(self, name: str) -> str:
         """Return what to do about a name that has another form: say the form that it seems to have."""
-        form = self.nearest(name)
+        form = self._nearest(name)
         if "{recording}" not in form and len(self._recordings) > 1:
             return f"rename it, since nothing in {name} says which recording it is of (docs/your_files.md)"
         return f"say in dataset.yaml which form it has, as in label_names: '{form}' (docs/your_files.md)"
 
-    def nearest(self, name: str) -> str:
+    def _nearest(self, name: str) -> str:
         """Return the form that a name which has another one seems to have."""
         stem = unicodedata.normalize("NFC", image_stem(name))
         begun = [known for known in self._recordings if re.search(rf"(^|/){re.escape(known)}(?![0-9A-Za-z])", stem)]

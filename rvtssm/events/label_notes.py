@@ -103,12 +103,21 @@ NOTHING = Noticed()
 
 
 def lines_on(recordings: Mapping[str, Noticed], spec: DatasetSpec) -> list[str]:
-    """Return what is unusual with the recordings of a split, one line for each kind.
+    """Return what is unusual with recordings, one line for each kind after the name of the split.
 
     Args:
-        recordings: What was noticed, by the name of the recording.
+        recordings: What was noticed, by `split/name`.
         spec: The dataset.
     """
+    by_split: dict[str, dict[str, Noticed]] = {}
+    for place, noticed in recordings.items():
+        split, _, name = place.partition("/")
+        by_split.setdefault(split, {})[name] = noticed
+    return [f"{split}: {line}" for split, of_split in by_split.items() for line in _lines_of(of_split, spec)]
+
+
+def _lines_of(recordings: Mapping[str, Noticed], spec: DatasetSpec) -> list[str]:
+    """Return what is unusual with the recordings of a split, given by name."""
     lines = []
     entries: Counter[str] = Counter()
     class_ids: set[int] = set()

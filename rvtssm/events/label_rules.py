@@ -1,13 +1,15 @@
-"""The rules that decide which boxes of a file are trained on and scored: sizes, classes and times of labels.
+"""The rules that decide which boxes of a file are trained on and scored, and what is said about those that are not.
 
 Source: RVT scripts/genx/preprocess_dataset.py.
 """
 
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from rvtssm.events.label_notes import unit_advice
 from rvtssm.events.labels import Boxes, annotated, find_nothing
 from rvtssm.records import DatasetSpec
 
@@ -15,6 +17,12 @@ FASTEST_LABELS_US = 45_000  # 20 Hz with some tolerance; faster labels would for
 _LONGEST_WAIT_US = 1_000_000  # for a label time at a multiple of the base interval; a camera may have paused
 _JITTER_US = 2_000  # label times jitter, because they come from the frames of another camera
 _RVT_FIRST_LABEL_US = 100_000
+_MOST_AT_ONCE = 20  # boxes; more at the end of a recording are rather boxes of many frames, without their times
+_MANY_OVER = 0.25  # share of boxes that reach past an edge; published boxes may
+
+
+class Note(str):
+    """A message about something unusual that may be intended. Any other message is a fault."""
 
 
 def nothing_times_us(boxes: Boxes, kept_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -64,8 +72,7 @@ def clean_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool
 
 def usable_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: bool) -> Boxes:
     """Return the boxes that `clean_boxes` keeps if their time allows it. The arguments are the same."""
-    boxes = with_class_indices(boxes, spec)
-    _crop(boxes, spec)
+    boxes = _cropped(with_class_indices(boxes, spec), spec)
     is_kept = _is_large(boxes, spec)
     if is_train:
         is_kept &= boxes["w"] <= 9 * spec.width // 10
@@ -76,11 +83,14 @@ def usable_boxes(boxes: Boxes, spec: DatasetSpec, convention: str, is_train: boo
     return boxes
 
 
-def _crop(boxes: Boxes, spec: DatasetSpec) -> None:
-    for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
-        end = np.clip(boxes[start] + boxes[size], 0, limit)
-        boxes[start] = np.clip(boxes[start], 0, limit)
-        boxes[size] = end - boxes[start]
+def _cropped(boxes: Boxes, spec: DatasetSpec) -> Boxes:
+    boxes = boxes.copy()
+    with np.errstate(invalid="ignore", over="ignore"):
+        for start, size, limit in (("x", "w", spec.width - 1), ("y", "h", spec.height - 1)):
+            end = np.clip(boxes[start] + boxes[size], 0, limit)
+            boxes[start] = np.clip(boxes[start], 0, limit)
+            boxes[size] = end - boxes[start]
+    return boxes
 
 
 def _is_large(boxes: Boxes, spec: DatasetSpec) -> npt.NDArray[np.bool_]:
@@ -119,21 +129,16 @@ def unusable_boxes(boxes: Boxes, spec: DatasetSpec, is_train: bool) -> Counter[s
         is_train: Whether the boxes are used for training.
     """
     boxes = boxes[np.isin(boxes["class_id"], spec.disk_class_ids)]
-    is_box, is_visible = find_usable(boxes, spec)
-    x, w = (boxes[name].astype(np.float64) for name in "xw")
-    with np.errstate(invalid="ignore"):
-        width = np.clip(x + w, 0, spec.width - 1) - np.clip(x, 0, spec.width - 1)
-        is_huge = is_visible & is_train & (width > 9 * spec.width // 10)
-    is_outside = is_box & ~is_visible
+    is_box, is_visible = _find_usable(boxes, spec)
     found = {
         "have a negative or non-finite side": ~is_box,
-        "are outside the sensor": is_outside,
-        "are too wide": is_huge,
+        "are outside the sensor": is_box & ~is_visible,
+        "are too wide": is_visible & is_train & (_cropped(boxes, spec)["w"] > 9 * spec.width // 10),
     }
     return +Counter({f"boxes {what}, and are left out": int(np.count_nonzero(each)) for what, each in found.items()})
 
 
-def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def _find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
     """Return which boxes are valid, and which of these the sensor sees at least in part.
 
     Args:
@@ -148,15 +153,6 @@ def find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_],
         is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
         is_visible = is_box & (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
     return is_box, is_visible
-
-
-def find_small(boxes: Boxes, spec: DatasetSpec) -> npt.NDArray[np.bool_]:
-    """Return which boxes the sensor sees, but `clean_boxes` drops as too small after it cropped them: a mask (N,)."""
-    cropped = boxes.copy()
-    with np.errstate(invalid="ignore", over="ignore"):
-        _crop(cropped, spec)
-        is_small: npt.NDArray[np.bool_] = find_usable(boxes, spec)[1] & ~_is_large(cropped, spec)
-    return is_small
 
 
 def with_class_indices(boxes: Boxes, spec: DatasetSpec) -> Boxes:
@@ -191,3 +187,80 @@ def _kept_label_times(times_us: npt.NDArray[np.int64], spec: DatasetSpec, conven
         if is_multiple or (convention == "exact" and distance > _LONGEST_WAIT_US):
             times.append(time)
     return times
+
+
+def span_faults(path: Path, boxes: Boxes, range_us: tuple[int, int], spec: DatasetSpec) -> list[str]:
+    """Return what is wrong or unusual with the span of label times.
+
+    Args:
+        path: The file of the boxes.
+        boxes: The boxes, at least one.
+        range_us: Times of the first and the last event.
+        spec: The dataset.
+    """
+    times_us = np.unique(boxes["t"])
+    # One time for many boxes: probably a file without times.
+    if len(times_us) == 1:
+        text = (
+            f"{path}: all {len(boxes)} boxes are at {times_us[0]} us; labels of several frames need their times, in "
+            "YOLO text in a column time_us"
+        )
+        return [Note(text)] if len(boxes) > _MOST_AT_ONCE else []
+    # Labels in another unit span too little of the recording, or are too dense.
+    span_us = int(times_us[-1] - times_us[0])
+    apart_us = int(np.median(np.diff(times_us)))
+    duration_us = range_us[1] - range_us[0]
+    is_short = 10 * span_us < duration_us
+    is_dense = 10 * apart_us < spec.label_interval_us
+    text = (
+        f"{path}: labels span {span_us / 1e6:.3g} s of {duration_us / 1e6:.3g} s, {apart_us} us apart where "
+        f"label_interval_us is {spec.label_interval_us}"
+    )
+    if is_short and is_dense:
+        return [f"{text}; {unit_advice(int(times_us[-1]), range_us[1]) or 'label times must be microseconds'}"]
+    return [Note(text)] if is_short or is_dense else []
+
+
+def box_faults(path: Path, boxes: Boxes, spec: DatasetSpec) -> list[str]:
+    """Return what is wrong or unusual with boxes, each with the first box that has it.
+
+    Published boxes may leave the view, so it is a fault only if most are outside. Own labels were refused when they
+    were read.
+    """
+    boxes = boxes[~find_nothing(boxes)]
+    is_box, is_visible = _find_usable(boxes, spec)
+    is_known = np.isin(boxes["class_id"], spec.disk_class_ids)
+    is_over = is_visible & ((boxes["x"] + boxes["w"] > spec.width) | (boxes["y"] + boxes["h"] > spec.height))
+    are_corners = bool(np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"])))
+    is_small = is_known & is_visible & ~_is_large(_cropped(boxes, spec), spec)
+    are_fractions = all((boxes[side][is_known] <= 1).all() for side in "xywh")
+    fractions = "they look like fractions of the sensor, write x, y, w, h in pixels" if are_fractions else ""
+    size = f"{spec.width}x{spec.height} pixels"
+    scale = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {size_keys(spec)}"
+    small = f"a side below {spec.prepare_min_side_px:g} or a diagonal below {spec.prepare_min_diagonal_px:g} pixels"
+    corners = f"are they x1, y1, x2, y2 instead of x, y, w, h? If not, {scale}"
+    messages: list[str] = []
+
+    def tell(is_one: npt.NDArray[np.bool_], what: str, advice: str, is_fault: bool = True, least: float = 0) -> None:
+        """Add a message if more than a share of all boxes are such boxes."""
+        if np.count_nonzero(is_one) > least * len(boxes):
+            first = boxes[np.argmax(is_one)]
+            numbers = ", ".join(f"{name}={first[name]:g}" for name in ("t", "x", "y", "w", "h", "class_id"))
+            text = f"{path} has {np.count_nonzero(is_one)} of {len(boxes)} boxes that {what}, the first with {numbers}"
+            text = "; ".join(filter(None, (text, advice)))
+            messages.append(text if is_fault else Note(text))
+
+    tell(~is_box, "have a side that is negative or not finite", "write x, y, w, h with w and h from 0 on")
+    tell(is_box & ~is_visible, f"lie outside {size}", scale, least=0.5)
+    tell(is_over, f"reach past the right or bottom edge of {size}", corners, are_corners, _MANY_OVER)
+    # Small boxes are usual in published labels.
+    tell(is_small, f"are left out by preprocess and train as too small ({small})", fractions, are_fractions)
+    # A dataset that lists its class ids may leave others out on purpose.
+    if not (spec.class_ids and is_known.any()):
+        tell(~is_known, f"are of classes that {spec.name} does not have", "choose the dataset, or its class_ids")
+    return messages
+
+
+def size_keys(spec: DatasetSpec) -> str:
+    """Return where the size of the sensor is set."""
+    return "height and width in dataset.yaml" if spec.name == "custom" else "dataset, dataset.height and dataset.width"

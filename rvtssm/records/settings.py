@@ -83,11 +83,11 @@ class DatasetSpec:
     height: int  # of the sensor, pixels
     width: int  # of the sensor, pixels
     class_names: tuple[str, ...]
-    label_interval_us: int  # of labels that come at more than 20 Hz, about one per interval is used
-    min_side_px: float  # boxes with a shorter side are not scored
-    min_diagonal_px: float  # boxes with a shorter diagonal are not scored
-    prepare_min_side_px: float  # boxes with a shorter side are dropped, even from the training labels
-    prepare_min_diagonal_px: float  # the same for the diagonal
+    label_interval_us: int = 50_000  # of labels that come at more than 20 Hz, about one per interval is used
+    min_side_px: float = 10.0  # boxes with a shorter side are not scored
+    min_diagonal_px: float = 0.0  # boxes with a shorter diagonal are not scored
+    prepare_min_side_px: float = 2.0  # boxes with a shorter side are dropped, even from the training labels
+    prepare_min_diagonal_px: float = 0.0  # the same for the diagonal
     class_ids: tuple[int, ...] = ()  # the id of each class in label files; empty: 0, 1, 2, ...
     # Classes to drop from label files, as names or as numbers in text. A class that is neither here nor in class_names
     # is an error. None: drop every class that is not in class_names.

@@ -33,7 +33,6 @@ KINDS = {
     "events.polarity": Kind("A polarity is neither brighter (1) nor darker (0 or -1)."),
     "events.outside_frame": Kind("An event lies outside of the sensor."),
     "events.part": Kind("Events were indexed with something other than a slice or a mask."),
-    "events.sensor_unknown": Kind("Nothing says how large the sensor is.", "give height= and width="),
     "frames.other_size": Kind("A detector was built for frames of another size."),
     "layer.input": Kind("The input of a layer has another shape, dtype or device than the layer takes."),
     "layer.state": Kind("The state of a layer has another shape, dtype or device than the layer needs."),
@@ -98,7 +97,7 @@ KINDS = {
     ),
     "events.times": Kind("The times of a recording cannot be those of its events."),
     "events.unit": Kind("The unit of the times of a recording is not known."),
-    "sensor.unknown": Kind("Neither a file nor the command says how large the sensor is."),
+    "sensor.unknown": Kind("Nothing says how large the sensor is.", "give height= and width="),
     "sensor.contradicts": Kind("The size that was given is not that of the sensor in the file."),
     # Prepared recordings
     "prepared.damaged": Kind("A prepared file is damaged."),

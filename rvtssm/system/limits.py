@@ -143,7 +143,7 @@ def check_value(
         if limits.is_filled and not value:
             raise UserError("setting.form", name=name, found="[]", needed=f"name at least one{or_null}")
         if limits.is_distinct and len({_as_key(element) for element in value}) < len(value):
-            raise UserError("setting.form", name=name, found=_shown(value), needed="name each element once")
+            raise UserError("setting.form", name=name, found=shown(value), needed="name each element once")
         for element in value:
             check_value(name, element, limits, is_number, is_whole, or_null)
         return
@@ -156,11 +156,11 @@ def check_value(
     number = "whole number" if is_whole else "number"
     if isinstance(value, str):
         needed = f"give a {number}{limits.in_words}{or_null}, without quotes"
-        raise UserError("setting.form", name=name, found=_shown(repr(value)), needed=needed)
+        raise UserError("setting.form", name=name, found=shown(repr(value)), needed=needed)
     is_right_kind = _is_number(value) and (not is_whole or isinstance(value, Integral))
     if not (is_right_kind and limits.hold(value)):
         needed = f"give a {number}{limits.in_words}{or_null}"
-        raise UserError("setting.out_of_range", name=name, found=_shown(value), needed=needed)
+        raise UserError("setting.out_of_range", name=name, found=shown(value), needed=needed)
 
 
 def check_choice(name: str, value: object, choices: Collection[object]) -> None:
@@ -172,7 +172,7 @@ def check_choice(name: str, value: object, choices: Collection[object]) -> None:
         choices: The allowed values. The message writes None as null.
     """
     if value not in choices:
-        raise UserError("setting.choice", name=name, found=_shown(value), needed=list(choices))
+        raise UserError("setting.choice", name=name, found=shown(value), needed=list(choices))
 
 
 def check_number(name: str, value: Any, lowest: float, highest: float = math.inf, is_whole: bool = False) -> None:
@@ -186,7 +186,7 @@ def check_number(name: str, value: Any, lowest: float, highest: float = math.inf
         is_whole: Whether the number must be an integer.
     """
     if isinstance(value, list | tuple):
-        raise UserError("setting.form", name=name, found=_shown(value), needed="give one number")
+        raise UserError("setting.form", name=name, found=shown(value), needed="give one number")
     check_value(name, value, Limits(at_least=lowest, at_most=highest), is_number=True, is_whole=is_whole)
 
 
@@ -207,7 +207,7 @@ def check_class_map(name: str, pairs: Any) -> None:
     names = [*pairs, *pairs.values()] if isinstance(pairs, dict) else []
     if pairs is not None and not (isinstance(pairs, dict) and all(isinstance(each, str) for each in names)):
         needed = "name classes of the weights and of the data, as in {vehicle: car}"
-        raise UserError("setting.form", name=name, found=_shown(pairs), needed=needed)
+        raise UserError("setting.form", name=name, found=shown(pairs), needed=needed)
 
 
 def check_note(name: str, value: object) -> None:
@@ -220,7 +220,7 @@ def check_note(name: str, value: object) -> None:
     is_text = isinstance(value, str) and value.isascii() and value.isprintable() and bool(value.strip())
     if value is not None and not (is_text and len(str(value)) <= LONGEST_NOTE):
         needed = f"give one line of 1 to {LONGEST_NOTE} printable ASCII characters"
-        raise UserError("setting.form", name=name, found=_shown(value), needed=needed)
+        raise UserError("setting.form", name=name, found=shown(value), needed=needed)
 
 
 def _as_key(element: Any) -> str:
@@ -228,7 +228,7 @@ def _as_key(element: Any) -> str:
     return f"{element:g}" if _is_number(element) else str(element)
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """Return a wrong value as it is written in settings, cut if it is long."""
     if value is None:
         return "null"

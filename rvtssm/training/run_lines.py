@@ -6,7 +6,6 @@ from typing import Any
 import lightning as L
 
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.datasets.sequence import with_labels
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import count_parameters
@@ -42,8 +41,7 @@ def facts(
     sampling = sections.sampling
     recordings = {}
     for split in ("train", "val"):
-        sequences = data.sequences(split)
-        recordings[split] = with_labels(sequences, data.num_without_boxes(split, sequences))
+        recordings[split] = data.in_words(split, data.sequences(split))
     batch = f"{total_batch} x {sampling.chunk_length} windows"
     parts = {"processes": training.devices * training.num_nodes, "accumulated batches": training.accumulate}
     factors = [f"{number} {name}" for name, number in parts.items() if number > 1]

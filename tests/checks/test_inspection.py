@@ -16,14 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
-from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared, tree_png
-from rvtssm.checks.inspect_recording import inspect_recording, recording_png
+from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared, tree_figure
+from rvtssm.checks.inspect_recording import inspect_recording, recording_figure
 from rvtssm.cli.inspect_pictures import labelled_frames
 from rvtssm.cli.main import main
 from rvtssm.datasets import DATASETS
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.drawing.draw import CLASS_COLORS, class_colors
+from rvtssm.drawing.image_files import figure_png
 from rvtssm.events.labels import nothing_at, write_boxes
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
@@ -194,13 +195,14 @@ def assert_picture(png: bytes) -> None:
 
 
 def test_a_single_event_and_a_tree_have_pictures(tree):
-    assert_picture(recording_png(inspected(tree / "a.dat", random_events(1, span_us=1))))
+    assert_picture(figure_png(recording_figure(inspected(tree / "a.dat", random_events(1, span_us=1)))))
     inspection = inspect_raw(tree / "raw", SPEC)
-    assert_picture(tree_png(inspection))
+    assert_picture(figure_png(tree_figure(inspection)))
     odd = "$x^$"  # no mathematics
-    assert_picture(tree_png(replace(inspection, name=odd, class_names=(odd,) * len(inspection.class_names))))
+    renamed = replace(inspection, name=odd, class_names=(odd,) * len(inspection.class_names))
+    assert_picture(figure_png(tree_figure(renamed)))
     parts = tuple(replace(part, split=odd) for part in inspection.parts)
-    assert_picture(tree_png(replace(inspection, parts=parts)))
+    assert_picture(figure_png(tree_figure(replace(inspection, parts=parts))))
 
 
 def run(capsys, *arguments: object) -> tuple[int, str, str]:

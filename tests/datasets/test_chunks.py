@@ -229,7 +229,7 @@ def test_a_batch_of_nothing_is_zeros(small_tree):
 
 
 HEIGHT, WIDTH = 48, 64
-RANDOM, STREAM = AugmentConfig().random, AugmentConfig().stream
+RANDOM, STREAM = AugmentConfig(), AugmentConfig().stream
 ZOOM_IN = replace(RANDOM, zoom_prob=1, zoom_in_share=1)
 ZOOM_OUT = replace(RANDOM, zoom_prob=1, zoom_in_share=0)
 FRAME = Window(0, 0, WIDTH, HEIGHT)

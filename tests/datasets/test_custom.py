@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import yaml
 from dsec_examples import CAR, OFFSET_US, PEDESTRIAN, TRAIN, boxes_at, image_times, write_sequence
+from event_examples import read_label_file
 from user_errors import raises
 
 from rvtssm import datasets
@@ -30,7 +31,6 @@ from rvtssm.detection.sources import opened_source
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.protocol import image_times_us, num_images_left_out
 from rvtssm.evaluation.rates import at_labels, own_steps
-from rvtssm.events.label_files import read_label_file
 from rvtssm.events.label_rules import clean_boxes
 from rvtssm.readers import open_recording, open_with
 from rvtssm.readers.dat import write_dat
@@ -218,9 +218,9 @@ def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
         ("classes: a\nheight: 60\nwidth: 80", "setting.form"),
         ("classes: [a, a]\nheight: 60\nwidth: 80", "setting.form"),
         ('classes: ["\\udcff"]\nheight: 60\nwidth: 80', "setting.form"),
-        ("classes: [a]\nheight: 0\nwidth: 80", "setting.form"),
-        ("classes: [a]\nheight: true\nwidth: 80", "setting.form"),
-        ("classes: [a]\nheight: 60\nwidth: 80\nmin_side_px: .inf", "setting.form"),
+        ("classes: [a]\nheight: 0\nwidth: 80", "setting.out_of_range"),
+        ("classes: [a]\nheight: true\nwidth: 80", "setting.out_of_range"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nmin_side_px: .inf", "setting.out_of_range"),
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [4294967296]", "setting.form"),
         ("classes: [a]\nheight: 60\nwidth: 80\nlabels: .doc", "setting.form"),
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "setting.conflict"),
@@ -328,7 +328,7 @@ def test_folders_below_a_description_and_links_there_are_followed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("size", "key"), [({"downsample": 61}, "setting.conflict"), ({"height": 100_000}, "setting.form")]
+    ("size", "key"), [({"downsample": 61}, "setting.conflict"), ({"height": 100_000}, "setting.out_of_range")]
 )
 def test_a_frame_has_a_pixel_and_a_sensor_an_end(tmp_path, size, key):
     (tmp_path / "dataset.yaml").write_text(yaml.safe_dump({"classes": ["a"], "height": 60, "width": 80, **size}))
@@ -352,7 +352,7 @@ def test_a_recording_without_labels_is_left_out_everywhere(tmp_path, capsys):
     assert preprocess(config) == 0 and inspect(replace(config, full=True)) == 0
     assert "1 left out, 0 failed" in capsys.readouterr().out
     split = RawSplit(raw, "train", build_spec(config.dataset))
-    assert split.num_recordings == 2 and [each.name for each in split.sequences(WindowSettings())] == ["drive"]
+    assert len(split.boxes) == 2 and [each.name for each in split.sequences(WindowSettings())] == ["drive"]
     (raw / "train/drive.json").unlink()
     with raises("labels.missing"):
         RawSplit(raw, "train", build_spec(config.dataset))

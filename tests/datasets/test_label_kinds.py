@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from event_examples import SPEC, boxes_of, random_events
+from event_examples import SPEC, boxes_of, random_events, read_label_file
 from user_errors import raises
 
 from rvtssm.checks.inspect_dataset import inspect_raw
 from rvtssm.datasets.agreement import raw_lines
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
-from rvtssm.events.label_files import SAME_TIME, LabelFiles, read_label_file
+from rvtssm.events.label_files import SAME_TIME, LabelFiles
 from rvtssm.events.label_formats import CROWD, EXCHANGED, NO_BOX
 from rvtssm.events.labels import BOX_DTYPE, find_nothing, read_boxes, write_boxes
 from rvtssm.readers.dat import write_dat

@@ -15,7 +15,7 @@ import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, assert_equal, boxes_of, random_events, to_events, write_hdf5
 from user_errors import raises
 
-from rvtssm.datasets import DATASETS, prepare_dataset, sections
+from rvtssm.datasets import DATASETS, sections
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import Recipe, count_section, prepare_recording
@@ -303,7 +303,7 @@ def test_a_cut_recording_that_is_damaged_fails_alone(tmp_path, monkeypatch):
     assert summary.written == ["train/good"] and "us but labels from 3000000 to 3000000 us" in summary.failed[0][1]
 
     write_recording(tmp_path / "raw" / "train", "bad", num_events=200_000)
-    monkeypatch.setattr(prepare_dataset, "count_section", _fails_late)
+    monkeypatch.setattr(sections, "count_section", _fails_late)
     summary = prepare(tmp_path, workers_given=TwoHere())
     assert summary.failed == [("train/bad", "no more")] and summary.skipped == ["train/good"]
     assert sorted(contents(tmp_path / "out")) == ["train/good.h5"]

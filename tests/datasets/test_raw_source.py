@@ -25,9 +25,9 @@ SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
 AUGMENT = AugmentConfig(zoom_prob=0.9)
 
 
-def module(config, windows=None):
+def module(config, **windows):
     data = DataConfig(workers=0, eval_batch_size=2, eval_chunk_length=6)
-    return SequenceDataModule(config, SAMPLING, AUGMENT, data, seed=3, windows=windows)
+    return SequenceDataModule(config, SAMPLING, AUGMENT, data, seed=3, **windows)
 
 
 def test_raw_and_prepared_train_on_the_same_batches(small_tree):

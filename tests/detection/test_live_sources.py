@@ -227,7 +227,7 @@ def test_what_a_generator_raises_reaches_the_caller(predictor, draw_events):
         list(predictor.live(packets(), HEIGHT, WIDTH))
     with raises("source.broke_off"):
         list(predictor.live(iter([[1, 2]]), HEIGHT, WIDTH))
-    with raises("events.sensor_unknown"):
+    with raises("sensor.unknown"):
         list(predictor.live(packets()))
 
 

@@ -256,7 +256,7 @@ def test_a_picture_of_a_recording_says_how_to_take_events_from_it(draw_events, t
     recording = rvtssm.open(tmp_path / "a_td.dat")
     with raises("events.form"):
         rvtssm.draw(recording)
-    with raises("events.sensor_unknown"):
+    with raises("sensor.unknown"):
         rvtssm.draw(recording.read())
 
 
@@ -335,7 +335,7 @@ def test_a_folder_of_recordings_is_refused(predictor, draw_events, tmp_path):
 
 def test_events_in_memory_need_a_sensor_that_holds_them(predictor, draw_events):
     events = draw_events(100)
-    with raises("events.sensor_unknown"):
+    with raises("sensor.unknown"):
         predictor.predict(events)
     with pytest.raises(ValueError, match=r"outside its 32x48 \(width x height\) pixels"):
         predictor.predict(events, height=48, width=32)

@@ -12,6 +12,7 @@ import pytest
 from html_page import Page
 from rich.console import Console
 
+from rvtssm.drawing.image_files import figure_png
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import Interval, Resampled
 from rvtssm.evaluation.matching import ScoredRecording
@@ -28,7 +29,7 @@ from rvtssm.evaluation.pages import (
     write_report,
 )
 from rvtssm.evaluation.planned_rates import is_reached, true_rate
-from rvtssm.evaluation.plots import precision_figure, rates_figure, to_png
+from rvtssm.evaluation.plots import precision_figure, rates_figure
 from rvtssm.evaluation.published import performance_drop, published_rows
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.evaluation.report import EvaluationReport, Picture, citation, percent, to_row, with_differences
@@ -133,10 +134,10 @@ def test_a_single_rate_has_no_drop():
 def test_plots_take_names_as_they_stand_and_numbers_that_are_not_there():
     curve = np.linspace(1, 0, 101)
     names = {"$\\frac$": curve, "a$b_$": curve, "5 $": curve}
-    assert to_png(precision_figure(names)).startswith(b"\x89PNG")
+    assert figure_png(precision_figure(names)).startswith(b"\x89PNG")
     nothing = dict.fromkeys(METRICS, math.nan)
     figure = rates_figure("$\\x$", "synthetic", [make_row(hz) | nothing for hz in (20, 40)])
-    assert to_png(figure).startswith(b"\x89PNG")
+    assert figure_png(figure).startswith(b"\x89PNG")
 
 
 def test_a_rate_may_be_stored_as_a_stride_of_whole_microseconds():
@@ -188,7 +189,7 @@ def test_json_page_and_terminal_hold_the_intervals_and_the_paired_differences():
     for count in (2, 1):  # a band is drawn
         rows = report.rows[:count]
         plain = [make_row(row["hz"], row["AP"]) for row in rows]
-        assert to_png(rates_figure("a", "synthetic", rows)) != to_png(rates_figure("a", "synthetic", plain))
+        assert figure_png(rates_figure("a", "synthetic", rows)) != figure_png(rates_figure("a", "synthetic", plain))
 
 
 @pytest.mark.parametrize(("number", "is_few"), [(25, False), (19, True)])

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from event_examples import SPEC, boxes_of
+from event_examples import SPEC, boxes_of, read_label_file
 from user_errors import raises
 
-from rvtssm.events.label_files import CORNERS, LABEL_SUFFIXES, OVER, LabelFiles, read_label_file
+from rvtssm.events.label_files import CORNERS, LABEL_SUFFIXES, OVER, LabelFiles
 from rvtssm.events.labels import find_nothing, write_boxes
 
 END_US = 200_000

@@ -15,11 +15,10 @@ import hdf5plugin
 import numpy as np
 import onnx
 import torch
-from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, read_label_file
 
 from rvtssm.datasets import custom
 from rvtssm.datasets.store import open_sequence
-from rvtssm.events.label_files import read_label_file
 from rvtssm.events.label_rules import clean_boxes, unusable_boxes
 from rvtssm.export.export_detector import METADATA_KEY
 from rvtssm.export.exported import read_exported

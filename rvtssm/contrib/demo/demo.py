@@ -21,9 +21,10 @@ from rvtssm.datasets.sequence import RawSplit
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.summary import RunSummary
+from rvtssm.drawing.image_files import figure_png
 from rvtssm.evaluation.coco import LEVEL
 from rvtssm.evaluation.pages import details
-from rvtssm.evaluation.plots import comparison_figure, to_png
+from rvtssm.evaluation.plots import comparison_figure
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.render import render
 from rvtssm.evaluation.report import EvaluationReport, Row, percent, percent_interval, percent_of
@@ -163,7 +164,7 @@ def demo_page(
         temporal_layer=config.temporal.name,
         rates=_rates(report, by_window),
         may_shrink=report.windows[0] == "shrink",  # the report begins with windows that the training had
-        rates_png=to_png(figure),
+        rates_png=figure_png(figure),
         level=f"{LEVEL:.0%}",
         memory=_memory(report, config.evaluation.still_ms),
         recording=recording.name,

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rvtssm.contrib.studies.memory_audit import FORGOTTEN, Audit
-from rvtssm.evaluation.plots import to_png
+from rvtssm.drawing.image_files import figure_png
 from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.output_folder import write_files
@@ -235,4 +235,4 @@ def _plot(audit: Audit) -> bytes:
     for axes in (left, right):
         axes.grid(alpha=0.25)
         axes.legend(frameon=False, fontsize=7)
-    return to_png(figure)
+    return figure_png(figure)

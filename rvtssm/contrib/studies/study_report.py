@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from rvtssm.drawing.image_files import figure_png
 from rvtssm.evaluation.breakdown import SPEED, to_plain
 from rvtssm.evaluation.coco import LEVEL, TRUSTED_RECORDINGS, Interval, Resampled
-from rvtssm.evaluation.plots import label_rates, show_names_as_they_are, to_png
+from rvtssm.evaluation.plots import label_rates, show_names_as_they_are
 from rvtssm.evaluation.published import performance_drop
 from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.evaluation.report import NO_VALUE, EvaluationReport, percent_interval, table_by_rate
@@ -273,7 +274,7 @@ def study_html(report: StudyReport) -> str:
         title="Average precision over inference rates",
         numbers=report.to_json(),
         conditions=conditions,
-        rates_png=to_png(report.plot()),
+        rates_png=figure_png(report.plot()),
         beside=table_by_rate("model", beside),
         costs=_cost_table(report.scores),
         settings=report.settings,

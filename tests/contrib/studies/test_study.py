@@ -326,7 +326,7 @@ def fake(monkeypatch, composed):
     }
     for name, function in replaced.items():
         monkeypatch.setattr(verb, name, function)
-    monkeypatch.setattr(study_report, "to_png", lambda figure: b"picture")
+    monkeypatch.setattr(study_report, "figure_png", lambda figure: b"picture")
     config, points = copy.deepcopy(composed)
     return done, lambda folder: verb.run_study(replace(config, out=str(folder)), points), points
 
