@@ -14,7 +14,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import rvtssm
-from rvtssm.models.weights import FOLDER
+from rvtssm.models.weight_files import FOLDER
 
 ROOT = Path(__file__).parents[1]
 

@@ -42,7 +42,7 @@ from rvtssm.datasets.tree import find_event_files
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.weights import DEFAULT_WEIGHTS
+from rvtssm.models.weight_files import DEFAULT_WEIGHTS
 from rvtssm.system.files import atomic_file
 
 PARTS = ("generated", "footage", "pedro", "empty", "recordings")

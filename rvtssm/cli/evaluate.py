@@ -5,11 +5,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from rvtssm.cli.chosen_weights import precision_in_words, say_windows, weights_file, with_chosen_precision
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, console, say, say_replaced, say_written
 from rvtssm.cli.inputs import default_out, weights_label, writable
 from rvtssm.cli.run_files import run_files, unlike_others
-from rvtssm.cli.weights import precision_in_words, say_windows, weights_file, with_chosen_precision
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluating import evaluate_run, prepare
@@ -19,7 +19,7 @@ from rvtssm.evaluation.protocol import num_scored
 from rvtssm.evaluation.report import EvaluationReport, citation
 from rvtssm.evaluation.weights_on_data import class_maps, data_for
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.weights import local_weights
+from rvtssm.models.weight_files import local_weights
 from rvtssm.records.settings import is_same_rate
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError

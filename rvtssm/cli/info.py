@@ -6,15 +6,15 @@ from typing import Any
 
 import torch
 
+from rvtssm.cli.chosen_weights import read_weights
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
-from rvtssm.cli.weights import read_weights
 from rvtssm.cli.words import pasted, settings_of
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector, count_parameters
-from rvtssm.models.weights import check_digest, local_weights
+from rvtssm.models.weight_files import check_digest, local_weights
 
 
 def info(config: Config, as_json: bool = False) -> dict[str, int]:

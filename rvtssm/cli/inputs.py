@@ -12,7 +12,7 @@ from rvtssm.cli.config import Config
 from rvtssm.cli.verbs import named, verbs
 from rvtssm.datasets import build_spec
 from rvtssm.export import precisions
-from rvtssm.models.weights import default_weights, named_weights
+from rvtssm.models.weight_files import default_weights, named_weights
 from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError
 

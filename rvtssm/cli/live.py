@@ -14,10 +14,10 @@ from pathlib import Path
 
 import torch
 
+from rvtssm.cli.chosen_weights import announce_detection, precision_in_words, weights_to_detect
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import changing_line, console, say, say_error, tell, tell_log, tell_warning
 from rvtssm.cli.inputs import out_folder, weights_label
-from rvtssm.cli.weights import announce_detection, precision_in_words, weights_to_detect
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.feed import Feed

@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from rvtssm.cli.chosen_weights import announce_detection, weights_to_detect
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import say, say_error, say_replaced
 from rvtssm.cli.inputs import events_path, out_folder, weights_label
-from rvtssm.cli.weights import announce_detection, weights_to_detect
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import Interruption, find_sources
 from rvtssm.detection.summary import RunSummary

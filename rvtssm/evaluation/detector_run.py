@@ -26,7 +26,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import Detector, set_precision, usual_device
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
-from rvtssm.models.weights import local_weights
+from rvtssm.models.weight_files import local_weights
 from rvtssm.records import Detections, SequenceBatch
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.job_limits import num_usable_cores

@@ -24,7 +24,7 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, dete
 from rvtssm.models.detector import fastest_precision, set_precision, usual_device
 from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
-from rvtssm.models.weights import check_digest, local_weights
+from rvtssm.models.weight_files import check_digest, local_weights
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
 from rvtssm.system.limits import check_choice
@@ -110,7 +110,7 @@ def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedChe
     """Return the weights in a checkpoint, on the GPU if there is one, or in an exported file, on the CPU.
 
     Args:
-        path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `models.weights.local_weights`.
+        path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `models.weight_files.local_weights`.
         precision: One of `rvtssm.models.model_config.PRECISIONS`, or `auto`.
 
     Raises:

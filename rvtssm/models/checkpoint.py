@@ -22,7 +22,7 @@ from torch import Tensor
 
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.weights import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest, local_weights, weights_names
+from rvtssm.models.weight_files import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest, local_weights, weights_names
 from rvtssm.ssm.init import without_values
 from rvtssm.system.files import CONTENT_ERRORS, atomic_file, did_you_mean, file_errors
 from rvtssm.system.provenance import written_by
@@ -159,7 +159,7 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
     """Return the dict in a file of torch.save or safetensors.
 
     Args:
-        path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `models.weights.local_weights`.
+        path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `models.weight_files.local_weights`.
         trust_pickle: Whether to unpickle any Python object, which lets the file run code. Otherwise only plain data is
             read.
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 from user_errors import raises
 
+from rvtssm.cli.chosen_weights import read_weights
 from rvtssm.cli.main import compose
-from rvtssm.cli.weights import read_weights
 from rvtssm.export.exported import read_exported
 from rvtssm.models.checkpoint_meta import detector_for_frame
 from rvtssm.models.detector import set_precision

@@ -19,18 +19,18 @@ from user_errors import raises
 
 import rvtssm
 from rvtssm.cli import main as cli
+from rvtssm.cli.chosen_weights import read_weights
 from rvtssm.cli.inputs import with_default_weights
 from rvtssm.cli.main import compose
-from rvtssm.cli.weights import read_weights
 from rvtssm.contrib.labeling.label import _check_settings
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.evaluation.detector_run import WeightsFile
 from rvtssm.export.checked_export import write_weights
-from rvtssm.models import weights as names
+from rvtssm.models import weight_files as names
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.transfer import read_source
-from rvtssm.models.weights import FOLDER, MODEL_CARDS, check_digest, local_weights, weights_names
+from rvtssm.models.weight_files import FOLDER, MODEL_CARDS, check_digest, local_weights, weights_names
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections
 

@@ -16,7 +16,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
-from rvtssm.models.weights import check_digest
+from rvtssm.models.weight_files import check_digest
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.init import without_values
 from rvtssm.ssm.layer import TemporalLayer

@@ -10,10 +10,10 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from rvtssm.cli.chosen_weights import read_weights
 from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import evaluate
 from rvtssm.cli.train import train
-from rvtssm.cli.weights import read_weights
 from rvtssm.contrib.demo.demo_config import DemoSettings
 from rvtssm.contrib.demo.generate import generate
 from rvtssm.datasets import build_spec
@@ -30,7 +30,7 @@ from rvtssm.evaluation.render import render
 from rvtssm.evaluation.report import EvaluationReport, Row, percent, percent_interval, percent_of
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
-from rvtssm.models.weights import default_weights
+from rvtssm.models.weight_files import default_weights
 from rvtssm.records.settings import is_same_rate
 from rvtssm.system.files import configs_dir
 from rvtssm.system.output_folder import result_set

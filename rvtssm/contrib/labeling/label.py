@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from rvtssm.cli.chosen_weights import read_weights, weights_file, with_chosen_precision
 from rvtssm.cli.console import announce, say, say_error
 from rvtssm.cli.inputs import recordings_path, writable
-from rvtssm.cli.weights import read_weights, weights_file, with_chosen_precision
 from rvtssm.contrib.labeling.label_config import LabelSettings
 from rvtssm.contrib.labeling.pseudo_labels import find_pseudo_boxes, label_every
 from rvtssm.datasets import build_spec, custom, with_training
@@ -21,7 +21,7 @@ from rvtssm.evaluation.detector_run import WeightsFile, detector_processes, num_
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.streams import check_causal
-from rvtssm.models.weights import local_weights
+from rvtssm.models.weight_files import local_weights
 from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec
 from rvtssm.system.extras import check_extra

@@ -10,9 +10,9 @@ import threading
 from pathlib import Path
 from urllib.parse import quote
 
+from rvtssm.cli.chosen_weights import say_note
 from rvtssm.cli.console import announce, say
 from rvtssm.cli.inputs import weights_path, with_default_weights
-from rvtssm.cli.weights import say_note
 from rvtssm.contrib.serve.serve_config import ServeSettings
 from rvtssm.datasets.custom import options_above
 from rvtssm.detection.event_camera import connected_cameras

@@ -3,9 +3,9 @@
 import json
 from dataclasses import replace
 
+from rvtssm.cli.chosen_weights import read_weights
 from rvtssm.cli.console import console, say, say_replaced, say_written
 from rvtssm.cli.inputs import out_folder, weights_label, weights_path, writable
-from rvtssm.cli.weights import read_weights
 from rvtssm.contrib.demo.generate_recordings import simulated_recording
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.contrib.studies.audit_config import AuditSettings

@@ -36,7 +36,7 @@ from rvtssm.datasets import build_spec
 from rvtssm.models.checkpoint import OFFICIAL_PREFIX, load_file, read_checkpoint, weights_digest, write_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.official import convert_official
-from rvtssm.models.weights import local_weights
+from rvtssm.models.weight_files import local_weights
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked, result_set

@@ -16,7 +16,7 @@ from rvtssm.contrib.int8.quantization import CalibrationFrames, quantize
 from rvtssm.export import export_detector
 from rvtssm.export.export_detector import check_export
 from rvtssm.export.exported import openvino_core, read_exported
-from rvtssm.models.weights import check_digest
+from rvtssm.models.weight_files import check_digest
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.system import extras

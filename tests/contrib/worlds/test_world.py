@@ -27,7 +27,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.events.label_rules import nothing_times_us
 from rvtssm.events.labels import BOX_DTYPE
 from rvtssm.models.checkpoint import read_checkpoint
-from rvtssm.models.weights import local_weights
+from rvtssm.models.weight_files import local_weights
 from rvtssm.records import Events
 
 SPEC = DATASETS["open_world"]

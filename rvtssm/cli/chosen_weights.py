@@ -12,7 +12,7 @@ from rvtssm.cli.inputs import weights_path, with_default_weights
 from rvtssm.datasets import build_spec
 from rvtssm.export.exported import ExportedDetector, chosen_precision, read_weights_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.weights import card_of
+from rvtssm.models.weight_files import card_of
 from rvtssm.records import WindowSettings
 from rvtssm.system.user_error import UserError
 
