@@ -17,7 +17,7 @@ from rich.console import Console
 
 from benchmarks.measuring import some_of, take_turns, write_json
 from rvtssm.evaluation.render import TerminalTable
-from rvtssm.system.job_limits import num_usable_cores
+from rvtssm.system.machine import num_usable_cores
 from rvtssm.system.provenance import commit, processor
 
 PARTS = ("decoding", "histogram", "preparation", "loading")  # modules here, each with rows() -> list of dicts

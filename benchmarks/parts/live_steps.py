@@ -19,7 +19,7 @@ from rvtssm.detection.engine import StreamDetector
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import open_recording
-from rvtssm.system.job_limits import num_usable_cores
+from rvtssm.system.machine import num_usable_cores
 from rvtssm.training.checkpoints import best_checkpoint
 
 LIVE_STEPS = 60  # 3 s of a recording

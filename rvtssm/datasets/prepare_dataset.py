@@ -25,7 +25,7 @@ from rvtssm.readers.faults import say
 from rvtssm.readers.index import index_folder
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.files import remove_abandoned
-from rvtssm.system.job_limits import num_usable_cores
+from rvtssm.system.machine import num_usable_cores
 from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError

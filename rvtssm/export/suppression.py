@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.parts import head_class
+from rvtssm.models.yolox import YoloxHead
 from rvtssm.system.user_error import UserError
 
 FOUND = "found_"  # begins the names of the outputs: boxes, scores, classes and streams of all N objects

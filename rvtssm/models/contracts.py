@@ -19,7 +19,7 @@ from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.options import NoOptions
+from rvtssm.system.limits import NoOptions
 from rvtssm.system.user_error import UserError
 
 RARE = -math.log((1 - 0.01) / 0.01)  # logit of 1 %, the initial probability of an object: Focal Loss (Lin et al., 2017)

@@ -3,8 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rvtssm.system.limits import Settings, setting
-from rvtssm.system.options import Options, checked_options
+from rvtssm.system.limits import Options, Settings, checked_options, setting
 from rvtssm.system.user_error import UserError
 
 PRECISIONS = ("float32", "bf16")  # choices outside of training

@@ -6,9 +6,9 @@ from typing import Any
 from rvtssm.models.backbones.rvt import RvtBackbone
 from rvtssm.models.backbones.timm import TimmBackbone
 from rvtssm.models.contracts import Backbone, Head, Neck
-from rvtssm.models.heads.yolox import YoloxHead
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
+from rvtssm.models.yolox import YoloxHead
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.extras import check_part, installed_parts
 from rvtssm.system.user_error import UserError

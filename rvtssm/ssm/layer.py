@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from rvtssm.ssm.shapes import check_axes, check_input
 from rvtssm.ssm.spectrum import Spectrum
-from rvtssm.system.options import NoOptions
+from rvtssm.system.limits import NoOptions
 from rvtssm.system.user_error import UserError
 
 State: TypeAlias = Tensor | tuple[Tensor, ...]

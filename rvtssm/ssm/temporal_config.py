@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from rvtssm.system.limits import Settings, check_choice, check_number, setting
-from rvtssm.system.options import Options, checked_options
+from rvtssm.system.limits import Options, Settings, check_choice, check_number, checked_options, setting
 from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:  # it imports torch

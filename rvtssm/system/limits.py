@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from rvtssm.system.user_error import UserError
 LONGEST_NOTE = 60  # letters; most pictures are wide enough for this many
 _LONGEST_SHOWN = 100  # letters of a wrong value
 Default = TypeVar("Default")
+Options = TypeVar("Options")
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,38 @@ def check_note(name: str, value: object) -> None:
     if value is not None and not (is_text and len(str(value)) <= LONGEST_NOTE):
         needed = f"give one line of 1 to {LONGEST_NOTE} printable ASCII characters"
         raise UserError("setting.form", name=name, found=shown(value), needed=needed)
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The settings of a part that has none of its own."""
+
+
+def checked_options(key: str, given: Mapping[str, Any], kind: type[Options]) -> Options:
+    """Return the settings of a part, with its defaults for those that are not given.
+
+    Args:
+        key: Name of the dict, for messages.
+        given: Values by name.
+        kind: The dataclass of the part; its constructor may check the values.
+
+    Raises:
+        UserError: The part has no setting of a name, or a value is of another type than its default.
+    """
+    known = {one.name: one for one in fields(kind)}  # type: ignore[arg-type]
+    for name, value in given.items():
+        if name not in known:
+            needed = list(known) or "this part has no settings of its own"
+            raise UserError("setting.unknown", name=f"{key}.{name}", found=value, needed=needed)
+        usual = known[name].default
+        allowed = (int, float) if isinstance(usual, float) else (type(usual),)
+        # `True` is an int for Python, but no number for a user; a default of None says nothing about the type.
+        is_fitting = isinstance(value, allowed) and isinstance(value, bool) == isinstance(usual, bool)
+        if not is_fitting and usual is not None:
+            raise UserError(
+                "setting.form", name=f"{key}.{name}", found=value, needed=f"a value such as the default, {usual}"
+            )
+    return kind(**given)
 
 
 def _as_key(element: Any) -> str:

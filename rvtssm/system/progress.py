@@ -16,7 +16,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from rvtssm.system.job_limits import num_usable_cores
+from rvtssm.system.machine import num_usable_cores
 from rvtssm.system.workers import Done, Processes, SameProcess, Task, finished
 
 _RATE_S = 120  # the remaining time is estimated from the last two minutes

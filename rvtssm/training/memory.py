@@ -20,8 +20,7 @@ from rvtssm.datasets.data_config import SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector, usual_device
-from rvtssm.system.job_limits import free_bytes
-from rvtssm.system.machine import return_freed_memory
+from rvtssm.system.machine import free_bytes, return_freed_memory
 from rvtssm.system.user_error import UserError
 from rvtssm.training.training_config import TrainSections
 

@@ -41,7 +41,7 @@ from rvtssm.detection.track_objects import Tracker
 from rvtssm.drawing.pictures import Images
 from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.models.heads.yolox import YoloxHead
+from rvtssm.models.yolox import YoloxHead
 from rvtssm.records import Detections, Labels
 
 HEIGHT, WIDTH, NUM = 48, 64, 16  # of the drawn pictures, which show a square

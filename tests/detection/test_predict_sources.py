@@ -37,7 +37,7 @@ from rvtssm.detection.sources import find_sources
 from rvtssm.drawing.draw import events_image, strip_of
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.heads.yolox import YoloxHead
+from rvtssm.models.yolox import YoloxHead
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.piped import PipedRecording

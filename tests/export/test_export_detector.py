@@ -33,9 +33,9 @@ from rvtssm.export.real_detector import DetectorStep
 from rvtssm.models import detector
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
-from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.weight_files import check_digest
+from rvtssm.models.yolox import YoloxPredictions
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig

@@ -13,9 +13,9 @@ from user_errors import raises
 
 from rvtssm.evaluation.detector_run import stream
 from rvtssm.models.detector import build_detector
-from rvtssm.models.heads.yolox import YoloxHead, YoloxPredictions
 from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.streams import Streams, map_state
+from rvtssm.models.yolox import YoloxHead, YoloxPredictions
 from rvtssm.records import SequenceBatch
 from rvtssm.ssm.temporal_config import TemporalConfig
 

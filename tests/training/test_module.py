@@ -15,11 +15,11 @@ from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, to_labels, write_boxes
 from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.models.detector import build_detector
-from rvtssm.models.heads.yolox import YoloxPredictions
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES, NECKS, head_class, heads
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
+from rvtssm.models.yolox import YoloxPredictions
 from rvtssm.records import Detections, Labels, SequenceBatch, Windows
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.training import module

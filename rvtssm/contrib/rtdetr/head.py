@@ -16,8 +16,8 @@ from rvtssm.contrib.rtdetr.decoder import RtdetrDecoder, build_box_out, build_cl
 from rvtssm.contrib.rtdetr.loss import build_attention_mask, draw_noisy_queries
 from rvtssm.contrib.rtdetr.options import RtdetrOptions
 from rvtssm.models.contracts import Head, at_least_one
-from rvtssm.models.heads.yolox import locate
 from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.models.yolox import locate
 from rvtssm.records import Detections
 
 HEAD_DIM = 32  # channels per attention head

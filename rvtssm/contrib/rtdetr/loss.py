@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy
-from rvtssm.models.heads.yolox import overlap_cxcywh
+from rvtssm.models.yolox import overlap_cxcywh
 from rvtssm.system.machine import on_device
 
 CLASS_WEIGHT, L1_WEIGHT, GIOU_WEIGHT = 1.0, 5.0, 2.0

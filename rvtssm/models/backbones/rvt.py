@@ -20,8 +20,7 @@ from rvtssm.models.model_config import ModelConfig
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
-from rvtssm.system.limits import check_choice
-from rvtssm.system.options import NoOptions
+from rvtssm.system.limits import NoOptions, check_choice
 
 LARGEST_PARTITION = 10  # pixels of the coarsest map; for 240x304 and 360x640 this gives the published partitions
 _FACTORS = (4, 2, 2, 2)

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from rvtssm.system import job_limits
+from rvtssm.system import machine as own
 
 GB = 1 << 30
 # Of version 2: a job with 8 GB and 4 processors, in a slice with 6 GB and no limit of processors.
@@ -45,9 +45,9 @@ def machine(tmp_path, monkeypatch):
         (tmp_path / "membership").write_text(membership)
         (tmp_path / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable:   {32 * GB >> 10} kB\n")
 
-    monkeypatch.setattr(job_limits, "GROUPS", tmp_path / "groups")
-    monkeypatch.setattr(job_limits, "MEMBERSHIP", tmp_path / "membership")
-    monkeypatch.setattr(job_limits, "MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(own, "GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(own, "MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(own, "MEMORY", tmp_path / "meminfo")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)), raising=False)
     return make
 
@@ -65,9 +65,9 @@ def machine(tmp_path, monkeypatch):
 )
 def test_the_smallest_limit_holds_and_what_is_in_use_is_not_free(machine, files, membership, num_bytes, num_cores):
     machine(files, membership)
-    assert (job_limits.free_bytes(), job_limits.num_usable_cores()) == (num_bytes, num_cores)
+    assert (own.free_bytes(), own.num_usable_cores()) == (num_bytes, num_cores)
 
 
 def test_an_unknown_system_has_no_limits(machine):
-    assert job_limits.free_bytes() is None
-    assert job_limits.num_usable_cores() == 64
+    assert own.free_bytes() is None
+    assert own.num_usable_cores() == 64

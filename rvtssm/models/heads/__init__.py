@@ -1,1 +1,0 @@
-"""Heads: features become boxes, with the losses that train them."""
