@@ -158,18 +158,18 @@ def _add(total: Tensor, values: Tensor, steps: slice) -> None:
     (total[steps] if len(total) > 1 else total).add_(values)
 
 
+def _inputs(u: Tensor, state: Tensor, decay: Tensor, *matrices: Tensor) -> tuple[Tensor, ...]:
+    """Return what the sweeps and the products read, without gradients."""
+    return u.detach(), plain(state), plain(decay), *(matrix.detach() for matrix in matrices)
+
+
 @operator("shared")
 def _run(
     u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None, mask: Tensor | None, w_in: Tensor, w_out: Tensor,
     d: Tensor, keep: bool, method: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Return y, the last state and, with `keep`, all states (L, N, 2P)."""
-    u = u.detach()
-    state = plain(state)
-    decay = plain(decay)
-    w_in = w_in.detach()
-    w_out = w_out.detach()
-    d = d.detach()
+    u, state, decay, w_in, w_out, d = _inputs(u, state, decay, w_in, w_out, d)
     run = sweeps(u.device.type, method)
     y = torch.empty_like(u, memory_format=torch.contiguous_format)
     last = state.clone()
@@ -222,12 +222,7 @@ def _run_backward(
     grad_y: Tensor, grad_last: Tensor | None, u: Tensor, state: Tensor, decay: Tensor, gain: Tensor | None,
     mask: Tensor | None, w_in: Tensor, w_out: Tensor, d: Tensor, states: Tensor, method: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    u = u.detach()
-    state = plain(state)
-    decay = plain(decay)
-    w_in = w_in.detach()
-    w_out = w_out.detach()
-    d = d.detach()
+    u, state, decay, w_in, w_out, d = _inputs(u, state, decay, w_in, w_out, d)
     run = sweeps(u.device.type, method)
     grad_u = torch.empty_like(u, memory_format=torch.contiguous_format)
     grad_state = torch.zeros_like(state)

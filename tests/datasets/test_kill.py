@@ -64,7 +64,10 @@ def run_and_kill(context, task, folder: Path, victim: signal.Signals | str) -> i
     if isinstance(victim, signal.Signals):
         os.kill(process.pid, victim)
     else:
-        os.kill(workers_below(folder)[0], signal.SIGKILL)
+        # On a busy machine, the run may have ended before its workers are seen here.
+        for worker in workers_below(folder)[:1]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
     process.join(600)
     deadline = time.monotonic() + 300
     while workers_below(folder) and time.monotonic() < deadline:
