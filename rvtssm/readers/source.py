@@ -1,6 +1,7 @@
 """What is asked of a source of events: a file, an array, a pipe, a socket, a camera, packets of a program."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -70,15 +71,15 @@ class EventSource:
         self.is_interrupted = True
 
 
-class LiveSource(EventSource):
+class LiveSource(EventSource, ABC):
     """A source that a program asks for what has arrived: a camera, a recording that is played, or a `Feed`."""
 
     says_time = True  # it says by `until_us` that time passes while nothing happens
 
     @property
+    @abstractmethod
     def is_ended(self) -> bool:
         """Whether no more events come."""
-        raise NotImplementedError
 
     @property
     def backlog(self) -> int:
@@ -95,6 +96,6 @@ class LiveSource(EventSource):
     def drop_backlog(self) -> None:
         """Drop what has arrived and was not read yet, because reading takes longer than the events do."""
 
+    @abstractmethod
     def arrivals(self) -> list[Arrival]:
         """Return what has arrived, in arrays of their own, or nothing after a short wait."""
-        raise NotImplementedError

@@ -315,6 +315,14 @@ class Silent(LiveSource):
         return found
 
 
+@pytest.mark.parametrize("missing", ["is_ended", "arrivals"])
+def test_a_live_source_says_when_it_ends_and_what_has_arrived(missing):
+    members = {"is_ended": False, "arrivals": lambda self: []}
+    del members[missing]
+    with pytest.raises(TypeError, match=missing):
+        type("Half", (LiveSource,), members)()
+
+
 @pytest.mark.parametrize("heartbeat", [False, True])
 def test_silence_closes_the_window_of_the_last_events_and_may_go_on(predictor, draw_events, heartbeat):
     source = Silent()
