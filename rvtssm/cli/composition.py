@@ -75,19 +75,17 @@ def refusal(error: Exception, verb: str) -> UserError:
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
     if override := getattr(error, "override", None):
-        advice = "put quotes around a value with spaces or brackets"
-        return UserError(
-            "setting.form", found=repr(override), needed="this is not of the form key=value", advice=advice
-        )
+        needed = "this is not of the form key=value"
+        advice = "put quotes around a value with =, spaces or brackets"
+        return UserError("setting.form", found=repr(override), needed=needed, advice=advice)
     # The message without the lines for developers of the library.
     cause = error.__cause__ or error
     lines = [line.strip() for line in str(cause).splitlines()]
     message = " ".join(line for line in lines if line and not line.startswith(_NOISE))
     if several := re.match("Ambiguous value for argument '([^=]+)=(.*?)' 1[.]", message):
+        needed = "these are several values"
         advice = f"a list has brackets: [{several[2]}]"
-        return UserError(
-            "setting.form", name=several[1], found=several[2], needed="these are several values", advice=advice
-        )
+        return UserError("setting.form", name=several[1], found=several[2], needed=needed, advice=advice)
     key = getattr(cause, "full_key", None)  # OmegaConf's errors carry the key as an attribute
     if not key:
         return UserError("setting.unknown", found=message)
@@ -224,6 +222,13 @@ def with_recipe(verb: str, words: list[str]) -> list[str]:
     if recipe and not any(word.startswith("experiment=") for word in words):
         return [f"experiment={recipe}", *words]
     return words
+
+
+def parsed(words: Iterable[str]) -> list[Any]:
+    """Return words as Hydra reads them, one `Override` each. An error of its grammar names the word."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_overrides([*words])
 
 
 def full_words(verb: str, words: Sequence[str]) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig
 
@@ -43,11 +42,13 @@ def sweep_with_hydra(verb: str, words: Sequence[str]) -> None:
     """
     register_schema(settings_class(verb))
     fixed, swept = _split(verb, words)
+    # Launchers and sweepers are packages of their own.
     for word in fixed:
         if word in _PLUGINS:
             extra, module_of_it = _PLUGINS[word]
             check_extra(word, extra, f"hydra_plugins.{module_of_it}")
     _check_folders(fixed, swept)
+    # Hydra sees what is swept; the folder of a run is named by its values.
     config = compose([word for word in fixed if not word.startswith("hydra")], verb)
     paths, others = composition.split_paths(fixed, verb)
     folder = "${hydra.job.override_dirname}"
@@ -93,10 +94,12 @@ def _split(verb: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
     swept = []
     for word in composition.with_recipe(verb, composition.full_words(verb, words)):
         key, _, value = word.partition("=")
+        # One path, which Hydra does not read.
         if is_path(verb, key) and (key == "out" or value.startswith("[") or "," not in value):
             fixed.append(word)
             continue
-        override = OverridesParser.create().parse_override(word)
+        # Several values: paths by commas, lists with brackets, all else as Hydra has it.
+        (override,) = composition.parsed([word])
         if not override.is_sweep_override():
             fixed.append(word)
         elif is_path(verb, key):
@@ -130,7 +133,7 @@ def _check_folders(fixed: Sequence[str], swept: Sequence[str]) -> None:
     """Raise UserError if two runs would have one folder: a key is named twice, or has a value twice."""
     keys = [word.partition("=")[0] for word in (*fixed, *swept)]
     counts = Counter(GROUPS.get(key, key) for key in keys)
-    for override in OverridesParser.create().parse_overrides(list(swept)):
+    for override in composition.parsed(swept):
         key = override.key_or_group
         if counts[GROUPS.get(key, key)] > 1:
             raise UserError("setting.conflict", name=key, needed="it is swept and named twice", advice="name it once")

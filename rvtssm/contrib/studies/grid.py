@@ -10,11 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from omegaconf import OmegaConf
 
-from rvtssm.cli.composition import compose, full_words, is_path
+from rvtssm.cli.composition import compose, full_words, is_path, parsed
 from rvtssm.contrib.studies.study_config import NOT_READ_WITH_WEIGHTS, READ_BY_EVALUATION, StudySettings, given_weights
 from rvtssm.system.user_error import UserError
 
@@ -44,7 +43,7 @@ def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
         if is_path("study", word.partition("=")[0]):
             plain.append(word)
             continue
-        override = OverridesParser.create().parse_override(word)
+        (override,) = parsed([word])
         if not override.is_sweep_override():
             plain.append(word)
             continue
@@ -90,7 +89,7 @@ def compose_study(words: list[str]) -> tuple[StudySettings, list[tuple[dict[str,
         of_evaluation = [word for word in words if word.startswith("evaluation.")]
         config = composed(*(word for word in words if word not in of_evaluation))
         evaluation = OmegaConf.structured(config.evaluation)
-        for override in OverridesParser.create().parse_overrides(of_evaluation):
+        for override in parsed(of_evaluation):
             OmegaConf.update(evaluation, override.key_or_group.removeprefix("evaluation."), override.value())
         points.append((dict(chosen), replace(config, evaluation=cast(Any, OmegaConf.to_object(evaluation)))))
     return base, points

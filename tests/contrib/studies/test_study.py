@@ -205,6 +205,7 @@ def test_a_published_row_needs_a_name_of_its_own(beside):
         (["checkpoints=[a.ckpt,b.ckpt]"], "is needed: what to score the weights on"),
         (["checkpoint=a.ckpt", "training.steps=9", "temporal=s5"], "training.steps=9 temporal=s5: a study of weights"),
         (["--multirun", "seed=0,1"], "--multirun does not go with study"),
+        (["study.axes=[seed=0]"], "'study.axes=[seed=0]'; this is not of the form key=value; put quotes"),
     ],
     ids=str,
 )
