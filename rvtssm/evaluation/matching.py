@@ -76,15 +76,15 @@ def match_detections(
     by_name = {name: (labels, detections) for name, labels, detections in recordings}
     for name, (labels, detections) in by_name.items():
         if np.any(np.diff(labels.t_us) < 0):
-            raise UserError(
-                "scoring.unsorted_labels", f"{name}: labels must be ordered by time; sort them before scoring"
-            )
+            raise UserError("labels.unsorted", name=name)
+        # The objects to find, and the images in which they count.
         is_ignored = np.zeros(len(labels), bool)
         if only is not None:
             is_ignored = ~only[name]
         times_us = image_times_us(labels, spec, is_filtered)
         if not len(times_us):
             continue
+        # Objects and detections by image and class, then their matches.
         rules = spec if is_filtered else None
         truths = _truths(labels, is_ignored, times_us, rules)
         frames = _frames_of_images(name, times_us, detections, time_tolerance_us)
@@ -112,9 +112,10 @@ def _frames_of_images(
     last = np.searchsorted(frame_us, times_us + tolerance_us, side="right")
     if tolerance_us == 0 and np.any(missing := first == last):
         raise UserError(
-            "scoring.no_detections",
-            f"{name}: no detections were made at label time {times_us[missing][0]} us ({np.count_nonzero(missing)} of "
-            f"{len(times_us)} label times); give one Detections per label time, empty or not, or set time_tolerance_us",
+            "detections.missing",
+            name=name,
+            found=f"no detections were made at label time {times_us[missing][0]} us ({np.count_nonzero(missing)} of "
+            f"{len(times_us)} label times)",
         )
     pairs = []
     for image, (start, stop) in enumerate(zip(first, last, strict=True)):
@@ -140,6 +141,7 @@ def _detected(frames: Sequence[tuple[int, Detections]], num_images: int, rules: 
     lengths = list(map(len, found))
     image = np.repeat(images, lengths)
     t_us = np.repeat([frame.t_us for frame in found], lengths)
+    # All frames one after the other, (N, 4).
     ltwh = xyxy_to_ltwh(np.concatenate([frame.xyxy for frame in found]))
     score = np.concatenate([frame.score for frame in found]).astype(np.float64)
     class_id = np.concatenate([frame.class_id for frame in found]).astype(np.int64)
@@ -147,6 +149,7 @@ def _detected(frames: Sequence[tuple[int, Detections]], num_images: int, rules: 
     order = np.lexsort((-score, group))
     if rules is not None:
         order = order[is_scored(ltwh, t_us, rules)[order]]
+    # Place of each detection within its group, best first.
     rank = np.arange(len(order)) - np.searchsorted(group[order], group[order])
     return _ordered(ltwh, group, score, order[rank < MOST_DETECTIONS])
 
@@ -159,6 +162,7 @@ def _ordered(ltwh: np.ndarray, group: Ints, value: np.ndarray, order: Ints) -> _
 def _matched(
     name: str, truths: _Boxes, detected: _Boxes, num_images: int, num_classes: int, has_sizes: bool
 ) -> RecordingMatches:
+    # Boxes of one image and class are a group; (S, T, D) answers are filled in place.
     areas = _AREAS_PX if has_sizes else _AREAS_PX[:1]
     groups = np.arange(num_classes * num_images + 1)
     shape = len(areas), len(OVERLAPS), len(detected.value)
@@ -169,6 +173,7 @@ def _matched(
         *(truths.ltwh, truths.area, np.searchsorted(truths.group, groups), truths.value.astype(bool)),
         *(areas, np.minimum(OVERLAPS, 1 - 1e-10), is_hit, is_ignored),
     )
+    # (S, N): which objects count for which size, then (S, K) their numbers.
     is_counted = ~truths.value & (truths.area >= areas[:, :1]) & (truths.area <= areas[:, 1:])
     class_id = truths.group // num_images
     num_truths = [np.bincount(class_id[counted], minlength=num_classes) for counted in is_counted]
@@ -216,11 +221,13 @@ def _match(  # type: ignore[no-untyped-def]
         is_left_out: (S, T, D), filled with True where a detection is left out.
     """
     for group in range(len(detected_first) - 1):
+        # The boxes of one class in one image, and (D, N) how much they overlap.
         start, stop = detected_first[group], detected_first[group + 1]
         begin = truth_first[group]
         end = truth_first[group + 1]
         iou = _overlaps(detected[start:stop], truth[begin:end])
         for size in range(len(areas)):
+            # Objects of other sizes are ignored; they come last, so that the others are taken first.
             least, largest = areas[size]
             area = truth_area[begin:end]
             ignored = is_ignored[begin:end] | (area < least) | (area > largest)
@@ -230,6 +237,7 @@ def _match(  # type: ignore[no-untyped-def]
                 for d in range(stop - start):
                     best = -1
                     overlap = overlaps[t]
+                    # The object that it overlaps most; an ignored one only if no other overlaps enough.
                     for n in order:
                         if best >= 0 and ignored[n] and not ignored[best]:
                             break

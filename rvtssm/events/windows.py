@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rvtssm.records import Windows, WindowSettings
 from rvtssm.records.settings import CHANNELS_PER_BIN, CONVENTIONS, REDUCTIONS, TIME_CONSTANTS_US
 from rvtssm.system.limits import Settings, setting
-from rvtssm.system.user_error import UserError, said_of
+from rvtssm.system.user_error import UserError, errors_about
 
 LATE_US = 10_000  # in a live stream, a larger step back in time means that the clock has jumped
 LONGEST_SILENCE_US = 600_000_000  # longest gap in a live stream; every empty window in it is computed
@@ -55,7 +55,7 @@ class WindowsConfig(Settings, section="windows"):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        with said_of("windows"):
+        with errors_about("windows"):
             self._in_microseconds()  # which refuses values that do not fit each other
 
     @property

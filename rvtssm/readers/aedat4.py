@@ -123,7 +123,7 @@ class Aedat4Recording(Recording):
     def _events_at(self, position: int, size: int) -> npt.NDArray[np.void]:
         if self._packet[0] != position:
             place = f", packet at byte {position}, is damaged"
-            with file_errors(self.path, place, errors=(_DamagedError,), key="aedat4.packet"):
+            with file_errors(self.path, place, errors=(_DamagedError,)):
                 file = self._file()
                 file.seek(position + _PACKET_HEADER.size)
                 events = _events_of(_unpacked(file.read(size), self._header.codec))
@@ -177,7 +177,7 @@ def aedat4_streams(path: Path) -> list[str]:
 def _checked_header(path: Path) -> _Header:
     """Return the header of a file; raise UserError if it is damaged or names no event stream."""
     fault = " has a damaged header of AEDAT4"
-    with file_errors(path, fault, errors=(_DamagedError,), key="aedat4.header"), open(path, "rb") as file:
+    with file_errors(path, fault, errors=(_DamagedError,)), open(path, "rb") as file:
         header = _read_header(file)
     if 0 <= header.table_position < header.num_bytes:
         found = (
@@ -191,6 +191,7 @@ def _checked_header(path: Path) -> _Header:
 
 
 def _read_header(file: BinaryIO) -> _Header:
+    # The size of the header, then as many bytes.
     head = file.read(len(SIGNATURE) + 4)
     if len(head) < len(SIGNATURE) + 4:
         raise _DamagedError("it ends within its first line")
@@ -201,6 +202,7 @@ def _read_header(file: BinaryIO) -> _Header:
     if len(body) < size:
         raise _DamagedError(f"it ends at byte {len(head) + len(body)}, within its header of {size} bytes")
     data = head[-4:] + body  # begins with its own size, like a packet
+    # Fields that are missing have the defaults of DV.
     fields = _root_fields(data, b"IOHE")
     compression = _number(data, "<i", fields[0]) if fields[0] else 0
     if compression not in _CODECS:

@@ -40,7 +40,7 @@ _MAX_HEADER_BYTES = 1 << 16
 _SIZE_NAMES = ("height", "width")
 _UNREADABLE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, NotImplementedError, RuntimeError)
 
-_NO_ARCHIVE = " cannot be opened as an archive of arrays", "copy or save it again", _UNREADABLE, "arrays.archive"
+_NO_ARCHIVE = " cannot be opened as an archive of arrays", "copy or save it again", _UNREADABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class _OpenStripes:
         for stripe, stream in zip(self._stripes, self._streams, strict=True):
             position, num_bytes = stripe.offset + start * stripe.dtype.itemsize, (stop - start) * stripe.dtype.itemsize
             where = f"{self._path}, {_place(stripe.member, position)}"
-            with file_errors(where, errors=_UNREADABLE, key="arrays.stripe"):
+            with file_errors(where, errors=_UNREADABLE):
                 stream.seek(position)
                 data = stream.read(num_bytes)
             if len(data) != num_bytes:
@@ -148,6 +148,7 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
     """
     arrays, in_file = {}, {}
     with file_errors(path, *_NO_ARCHIVE), zipfile.ZipFile(path) as archive:
+        # Every member is an array, a side of the sensor, or something that is not read.
         entries = archive.infolist()
         if entries and not any(entry.filename.endswith(".npy") for entry in entries):
             advice = "unpack it"
@@ -169,6 +170,7 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
                     in_file[name] = int(np.frombuffer(stream.read(array.dtype.itemsize), array.dtype)[0])
                 else:
                     arrays[name] = array
+    # One array per column, or one for all of them.
     in_file_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
     rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
     tables = [array for name, array in arrays.items() if name not in rows]
@@ -203,6 +205,7 @@ def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
     """Return the table of a file with one array."""
     if len(array.shape) == 2 and array.shape[0] == len(NAMES) < array.shape[1] and not array.dtype.names:
         array = replace(array, shape=array.shape[::-1], is_fortran=not array.is_fortran)  # four rows of events
+    # A table with names, or columns whose order the values must tell.
     dtype, num_rows = array.dtype, array.shape[0] if array.shape else 0
     if dtype.names and len(array.shape) == 1:
         columns, kinds = find_columns(path, dtype.names, options), [dtype[name] for name in dtype.names]
@@ -241,9 +244,10 @@ def _split(rows: npt.NDArray[Any]) -> list[Column]:
 
 def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: int) -> _Array:
     """Read the header of an array. Raise UserError if it is damaged or does not fit the number of bytes."""
+    # The header: type and shape, which must be of numbers.
     head = io.BytesIO(stream.read(_MAX_HEADER_BYTES))
     where = f"{path}, {_place(member, 0)}"
-    with file_errors(where, " is not an array", "save it again", CONTENT_ERRORS, "arrays.not_an_array"):
+    with file_errors(where, " is not an array", "save it again", CONTENT_ERRORS, "file.content"):
         version = np.lib.format.read_magic(head)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, is_fortran, dtype = read(head)
@@ -253,6 +257,7 @@ def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: in
     if not is_shape or dtype.hasobject:
         found = f"an array of {dtype} of shape {shape} does not contain numbers"
         raise UserError("file.content", name=where, found=found, advice="save numbers")
+    # The bytes after it: as many as the shape needs, or a file that was cut within its rows.
     offset, array_bytes = head.tell(), dtype.itemsize * math.prod(shape)
     row_bytes = dtype.itemsize * math.prod(shape[1:])
     if member is None and offset <= num_bytes < offset + array_bytes and not (is_fortran and len(shape) > 1):

@@ -125,6 +125,11 @@ KINDS = {
     "labels.no_time": Kind("The time of a label cannot be told."),
     "labels.other_times": Kind("Labels and events are of different times."),
     "labels.missing": Kind("There are no labels, or none that can be used."),
+    "labels.unsorted": Kind("Labels are not in order of time.", "sort them before scoring"),
+    "detections.missing": Kind(
+        "A label time that is scored has no detections.",
+        "give one Detections per label time, empty or not, or set time_tolerance_us",
+    ),
     "labels.between_windows": Kind(
         "A box lies between the ends of two windows.", "build the windows with label_grid from their times"
     ),

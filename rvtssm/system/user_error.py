@@ -53,9 +53,15 @@ def key_of(error: Exception, otherwise: str) -> str:
 
 
 @contextmanager
-def said_of(what: object) -> Iterator[None]:
-    """Put a file or a setting before the text of a UserError, which does not know where its values come from."""
+def errors_about(what: object, advice: str = "") -> Iterator[None]:
+    """Put a file or a setting before the text of a UserError, which does not know where its values come from.
+
+    Args:
+        what: The file or the setting.
+        advice: What else to do about the error.
+    """
     try:
         yield
     except UserError as error:
-        raise UserError(error.key, f"{what}: {error}") from None
+        text = "; ".join(filter(None, [f"{what}: {error}", advice]))
+        raise UserError(error.key, text) from None

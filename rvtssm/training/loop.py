@@ -15,7 +15,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import TransferSource, mapped_classes, read_source, transfer
 from rvtssm.ssm.temporal_layers import with_layer_defaults
 from rvtssm.system.output_folder import locked
-from rvtssm.system.user_error import UserError, in_one_line, said_of
+from rvtssm.system.user_error import UserError, errors_about, in_one_line
 from rvtssm.training.checkpoints import best_checkpoint, has_no_patience, step_of, validations_without_gain
 from rvtssm.training.memory import check_step_memory, with_divided_batch
 from rvtssm.training.module import DetectionModule, ModuleSettings, Start
@@ -62,6 +62,7 @@ def decided(sections: TrainSections) -> TrainSections:
     """
     training = sections.training
     sampling = sections.sampling
+    # A run that goes on keeps what was chosen for it.
     chooses_precision = training.precision == "auto"
     chooses_batch = sampling.batch_size == "auto"
     resume = find_resume(sections.resume, sections.run_dir)
@@ -72,6 +73,7 @@ def decided(sections: TrainSections) -> TrainSections:
         if chooses_batch:
             training = replace(training, accumulate=stored["training.accumulate"])
             sampling = replace(sampling, batch_size=stored["sampling.batch_size"])
+    # Everything else is decided by this machine.
     precision = choose_precision(training.precision, training.accelerator, training.devices * training.num_nodes)
     training = replace(training, precision=precision)
     temporal = with_layer_defaults(sections.temporal)
@@ -163,7 +165,7 @@ def _fit(trainer: L.Trainer, module: DetectionModule, data: TrainingData, resume
 
 def _start_from(source: TransferSource, detector: Detector, described: CheckpointMeta, path: str) -> Start:
     """Fill a detector with start weights. Raise UserError if they do not fit."""
-    with said_of(f"training.init_from={path}"):
+    with errors_about(f"training.init_from={path}"):
         return Start(path, source, described, list(transfer(source, detector, described)))
 
 
@@ -182,7 +184,7 @@ def data_of(sections: TrainSections) -> TrainingData:
 
 def read_start(path: str) -> TransferSource:
     """Return the weights in `path`. Raise UserError if there are none."""
-    with said_of("training.init_from"):
+    with errors_about("training.init_from"):
         return read_source(path)
 
 
@@ -201,6 +203,7 @@ def _weights_if_complete(sections: TrainSections, resume: Path, module: Detectio
     training = sections.training
     check_same_run(state, module.decisive)  # before anything is written
     step = state["global_step"]
+    # Complete, ended early, or to be continued.
     if step >= training.steps:
         reason = f"all {step} steps"
     elif has_no_patience(validations_without_gain(state), training.patience):

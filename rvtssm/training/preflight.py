@@ -16,7 +16,7 @@ from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.extras import check_extra
 from rvtssm.system.machine import check_memory
 from rvtssm.system.remote import absolute_path, is_url
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, errors_about
 from rvtssm.training.optim import h2_term
 from rvtssm.training.training_config import H2_BAND, TrainSections
 
@@ -44,10 +44,9 @@ def check(config: TrainSections) -> None:
     detector.backbone.recompute(config.training.recompute_strides)
     if config.optim.h2_weight:
         layer = build_temporal_layer(config.temporal, min(detector.backbone.channels.values()))
-        try:  # the layer may have no such norm, or none may carry a state
+        # The layer may have no such norm, or none may carry a state.
+        with errors_about(f"optim.h2_weight={config.optim.h2_weight:g}", "or set it to 0"):
             h2_term([layer] if detector.backbone.memory_strides else [], H2_BAND)
-        except UserError as error:
-            raise UserError(error.key, f"optim.h2_weight={config.optim.h2_weight:g}: {error}; or set it to 0") from None
 
 
 def describe(sections: TrainSections, data: SequenceDataModule) -> CheckpointMeta:

@@ -255,10 +255,10 @@ def test_an_image_whose_boxes_are_all_too_small_is_left_out_or_empty():
 def test_misaligned_detections_are_an_error_not_a_zero():
     labels = make_labels([[10, 10, 40, 40]], [1_000_000])
     off = [make_detections([[10, 10, 40, 40]], [0.5], 1_000_001)]
-    with raises("scoring.no_detections"):
+    with raises("detections.missing"):
         evaluate_detections([("drive", labels, off)], SPEC)
     assert evaluate_detections([("drive", labels, off)], SPEC, time_tolerance_us=1)["AP"] == pytest.approx(1)
-    with raises("scoring.unsorted_labels"):
+    with raises("labels.unsorted"):
         evaluate_detections([("drive", make_labels([[1, 1, 40, 40]] * 2, [2_000_000, 1_000_000]), off)], SPEC)
 
 

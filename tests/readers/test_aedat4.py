@@ -75,7 +75,7 @@ def packet_file(path, compression: int, content: bytes, stream: int = 0):
 )
 def test_damaged_packets_name_file_and_byte(tmp_path, compression, content, message):
     path = packet_file(tmp_path / "a.aedat4", compression, content)
-    with raises("aedat4.packet"):
+    with raises("file.damaged"):
         open_recording(path).read()
 
 
@@ -111,11 +111,11 @@ def test_of_two_cameras_one_is_chosen(tmp_path):
 @pytest.mark.parametrize(
     ("header", "key"),
     [
-        (iohe(0, -1, b"<dv><node"), "aedat4.header"),
-        (iohe(0, -1, b'<!DOCTYPE d [<!ENTITY a "aaaa">]><dv>&a;</dv>'), "aedat4.header"),
-        (iohe(0, -1, stream_description((HEIGHT, WIDTH)).replace(b"64", b"six")), "aedat4.header"),
-        (iohe(9, -1, stream_description((HEIGHT, WIDTH))), "aedat4.header"),
-        (struct.pack("<I", 1 << 31) + bytes(100), "aedat4.header"),
+        (iohe(0, -1, b"<dv><node"), "file.damaged"),
+        (iohe(0, -1, b'<!DOCTYPE d [<!ENTITY a "aaaa">]><dv>&a;</dv>'), "file.damaged"),
+        (iohe(0, -1, stream_description((HEIGHT, WIDTH)).replace(b"64", b"six")), "file.damaged"),
+        (iohe(9, -1, stream_description((HEIGHT, WIDTH))), "file.damaged"),
+        (struct.pack("<I", 1 << 31) + bytes(100), "file.damaged"),
     ],
 )
 def test_damaged_headers(tmp_path, header, key):

@@ -187,7 +187,7 @@ def test_sizes_that_are_only_announced(tmp_path, shape):
 def test_an_archive_that_unpacks_to_much_more_is_not_unpacked(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("t.npy", NPY_SIGNATURE + b"\x02\x00" + (20 << 20).to_bytes(4, "little") + bytes(20 << 20))
-    with raises("arrays.not_an_array"):
+    with raises("file.content"):
         open_recording(tmp_path / "a.npz", *SIZE)
 
 

@@ -140,8 +140,9 @@ def _finish(stream: Any, path: Path | None) -> None:
     except RuntimeError as error:
         reason = in_one_line(error)
         if path is not None:
+            found = f"it cannot be written ({reason})"
             raise UserError(
-                "output.write_failed", f"{path} cannot be written ({reason}); make room, or choose another folder"
+                "file.not_writable", name=path, found=found, advice="make room, or choose another folder"
             ) from None
         log.warning("formats=[rerun]: the viewer did not receive everything (%s); the files are complete", reason)
     finally:
@@ -153,7 +154,9 @@ def _show(stream: Any) -> None:
         stream.spawn()
     except RuntimeError as error:
         raise UserError(
-            "rerun.no_viewer",
-            f"formats=[rerun]: the viewer cannot be started ({in_one_line(error)}); it needs a screen. "
-            "Write a file with formats=[rrd] instead",
+            "setting.needs",
+            name="formats",
+            found="[rerun]",
+            needed=f"the viewer cannot be started ({in_one_line(error)}), which needs a screen",
+            advice="write a file with formats=[rrd]",
         ) from None

@@ -24,7 +24,7 @@ from rvtssm.readers.table import Reader
 from rvtssm.records import ReadOptions
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import file_errors
-from rvtssm.system.user_error import UserError, said_of
+from rvtssm.system.user_error import UserError, errors_about
 
 ROS1_SIGNATURE = b"#ROSBAG V"
 MCAP_SIGNATURE = b"\x89MCAP"
@@ -242,7 +242,7 @@ class _Bag:
                     types = f"{type(at_ns).__name__}, {type(data).__name__}"
                     found = f"the time or the content of a message of {self.topic} is of another type ({types})"
                     raise UserError("file.damaged", name=self._path, found=found, advice="record it again")
-                with said_of(f"{self._path}, message of {self.topic} at {at_ns} ns"):
+                with errors_about(f"{self._path}, message of {self.topic} at {at_ns} ns"):
                     message = read_message(connection.msgtype, bytes(data), is_cdr=self.format == "ros2")
                 self._message = at_ns, message
             self._place = place

@@ -40,7 +40,7 @@ from rvtssm.models.weight_files import local_weights
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked, result_set
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import UserError, errors_about
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
 from rvtssm.training.preflight import check
 from rvtssm.training.start_settings import start_settings
@@ -98,10 +98,8 @@ def _run(cells: Sequence[Cell], config: StudySettings, shared: Sequence[str], ou
         weights = of_folder[0].weights
         name = Path(weights).name if weights else folder.name
         console.rule(f"{number} of {len(by_folder)}: {name}", align="left")
-        try:
+        with errors_about(name):
             _train_and_score(of_folder)
-        except UserError as error:
-            raise UserError(error.key, f"{name}: {error}") from error
         scored.add(folder)
         done: list[Score] = []
         for cell in cells:
@@ -160,10 +158,8 @@ def _check_rates(cells: Sequence[Cell]) -> None:
             sections = asdict(cell.config.dataset), asdict(cell.config.windows), asdict(cell.config.evaluation)
             by_settings.setdefault(json.dumps(sections), cell)
     for cell in by_settings.values():
-        try:
+        with errors_about(cell.out.relative_to(cell.folder.parent)):
             check_rates(cell.config)
-        except UserError as error:
-            raise UserError(error.key, f"{cell.out.relative_to(cell.folder.parent)}: {error}") from error
 
 
 def _check_same_training(cell: Cell, stored: Sequence[str]) -> None:

@@ -102,7 +102,7 @@ def test_a_viewer_that_is_gone_is_a_warning_and_a_file_that_fails_an_error(tmp_p
     monkeypatch.setattr(rerun.RecordingStream, "spawn", lambda self: None)
     monkeypatch.setattr(rerun.RecordingStream, "flush", fail)
     monkeypatch.setattr(rerun.RecordingStream, "disconnect", lambda self: disconnected.append(self))
-    refused = raises("output.write_failed") if is_file else nullcontext()
+    refused = raises("file.not_writable") if is_file else nullcontext()
     open_log = open_rerun_file if is_file else open_rerun_viewer
     with refused, open_log(tmp_path / "a.rrd", CONTEXT):
         pass
@@ -115,7 +115,7 @@ def test_a_viewer_that_cannot_start_and_a_missing_library_are_one_line(monkeypat
         raise RuntimeError("no\ndisplay")
 
     monkeypatch.setattr(rerun.RecordingStream, "spawn", fail)
-    with raises("rerun.no_viewer"):
+    with raises("setting.needs"):
         open_rerun_viewer(Path(), CONTEXT).__enter__()
     monkeypatch.setitem(sys.modules, "rerun", None)
     with raises("install.extra", "rerun"):
