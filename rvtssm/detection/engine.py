@@ -4,34 +4,27 @@
 in what they do with a window.
 """
 
-import functools
 import math
-import time
-import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
-import torch
 
-from rvtssm.detection.stream_packets import KeptEvents, check_packet, check_silence, in_order
-from rvtssm.detection.tiles import TiledDetector, Tiles, tile_size
+from rvtssm.detection.stream_packets import check_packet, check_silence, in_order
 from rvtssm.detection.track_objects import Tracker
+from rvtssm.detection.window_detector import STORED, WindowDetector, in_pixels
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.events.cells import frame_pixels
-from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.events.representations import adds_up
 from rvtssm.events.window_clock import CLOCK_TIMES, WindowClock
 from rvtssm.events.windows import FreeGrid
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size, reduced_hw
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import check_causal
 from rvtssm.readers.event_checks import to_events
 from rvtssm.readers.filters import FilterChain, Filters
 from rvtssm.readers.source import EventSource
-from rvtssm.records import Detections, Events, Windows, WindowSettings
+from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.system.limits import check_choice, check_counts, check_number
 from rvtssm.system.user_error import UserError
 
@@ -43,7 +36,7 @@ _FEWEST_EMPTY = 4  # empty windows that are one gap; fewer are computed one by o
 _SILENCE_US = 1_000_000  # shortest gap that is stepped over with skip="late"
 
 
-class StreamDetector:
+class StreamDetector(WindowDetector):
     """Push packets of events, and get the results of the windows that they close, with bounded work and memory.
 
     A window [start, end) closes with an event at or after its end (convention `rvt`: after it), or through `until_us`.
@@ -105,21 +98,14 @@ class StreamDetector:
         check_causal(checkpoint.detector)
         check_counts(height=height, width=width, downsample=downsample, windows_per_call=windows_per_call)
         check_choice("skip", skip, SKIPS)
-        self.checkpoint = checkpoint
-        self.tracker = tracker
-        self.sensor_hw = height, width = int(height), int(width)
-        self.downsample = int(downsample or downsample_by_size(checkpoint, *tile_size(self.sensor_hw, tiles)))
-        self.frame_hw = reduced_hw(height, width, self.downsample)
-        self.tiles = tiles
+        sensor_hw = int(height), int(width)
+        super().__init__(checkpoint, sensor_hw, downsample, tiles, config, tracker, keeps_events, keeps_frames)
         self.windows_per_call = int(windows_per_call)
         self.skip = skip
-        self.keeps_frames = keeps_frames
-        self.filters = FilterChain(filters, height, width)
+        self.filters = FilterChain(filters, *sensor_hw)
         self.on_events: Callable[[Events], object] | None = None  # receives what the filters keep
         self.num_late = 0  # events whose time was raised to that of an event before them
         self._given_start_us = _whole_us("start_us", start_us)
-        self._kept = KeptEvents() if keeps_events else None
-        self._network = TiledDetector(checkpoint, Tiles.of(tiles, self.frame_hw), self.downsample, config)
         windows = windows or checkpoint.windows
         self._check_length(windows)
         self._clock = WindowClock(windows, grid, self._given_start_us)
@@ -138,29 +124,12 @@ class StreamDetector:
         self._check_length(windows)
         self._clock.change_windows(windows)
 
-    @property
-    def config(self) -> PostprocessConfig:
-        """Which boxes count as detections. A new value applies from the next window on."""
-        return self._network.config
-
-    @config.setter
-    def config(self, config: PostprocessConfig) -> None:
-        self._network.config = config
-
     def restart(self) -> None:
         """Forget all events and the state, and begin a new stream with the next events, as after a jump of a clock."""
-        self._network.forget()
-        self._clock = clock = WindowClock(self.windows, self._clock.grid, self._given_start_us)
-        self._counter = FrameCounter(
-            self.windows, frame_pixels(*self.sensor_hw, self.downsample, reduce=self.windows.reduce)
-        )
-        self._counts_ahead = self.skip == "never" and adds_up(self.windows) and clock.is_apart()
-        self._was_silent = False  # whether the last frame was all zero; only looked at for surfaces
+        self._begin(self.windows)
+        self._clock = WindowClock(self.windows, self._clock.grid, self._given_start_us)
+        self._counts_ahead = self.skip == "never" and adds_up(self.windows) and self._clock.is_apart()
         self.filters.restart()
-        if self._kept is not None:
-            self._kept.forget()
-        if self.tracker is not None:
-            self.tracker.reset()
 
     def push(self, events: Events | np.ndarray, until_us: int | None = None) -> list[WindowResult]:
         """Take in events, and return the results of the windows that they close.
@@ -265,6 +234,7 @@ class StreamDetector:
         window = Windows(np.array([[start_us, end_us]]), np.array([end_us - start_us]))
         (result,) = self._compute(window, np.array([len(closed) * self.windows.stride_us]))
         self._clock.done = stop
+        self._clock.end_us = end_us
         return result
 
     def finish(self) -> list[WindowResult]:
@@ -317,17 +287,7 @@ class StreamDetector:
         if self._counts_ahead or self.filters.filters:
             found = 'a detector with filters or skip="never" has no state to store'
             raise UserError("setting.conflict", found=found, advice="use neither")
-        stored = {
-            "weights": self._weights_digest,
-            "tracks": None if self.tracker is None else self.tracker.state_dict(),
-            "streams": self._network.streams.state_dict(),
-            "sensor_hw": list(self.sensor_hw),
-            "pending": [torch.from_numpy(array) for array in self._counter.state()],
-            "windows": repr(self.windows),
-            "is_first": self._network.is_first,
-            "was_silent": self._was_silent,
-        }
-        return stored | self._clock.times()
+        return self._state() | {"windows": repr(self.windows)} | self._clock.times()
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         """Continue from a `state_dict`.
@@ -335,26 +295,11 @@ class StreamDetector:
         Raises:
             UserError: The sensor, the weights or the detector differs.
         """
-        if missing := [name for name in _STORED if name not in stored]:
+        if missing := [name for name in (*STORED, "windows", *CLOCK_TIMES) if name not in stored]:
             found = f"the stored state lacks {', '.join(missing)}"
             raise UserError("memory.other_state", found=found, advice="give the result of `state_dict`")
-        if stored["weights"] != self._weights_digest:
-            found = "the stored state was computed with other weights"
-            raise UserError("memory.other_state", found=found, advice="load those, or begin a new stream")
-        if (stored["tracks"] is None) != (self.tracker is None):
-            found = "the stored state and this detector differ in whether objects are tracked"
-            raise UserError("memory.other_state", found=found, advice="give both the same track=")
-        if list(stored["sensor_hw"]) != list(self.sensor_hw):
-            found = f"the stored state is for a sensor of {_pixels(stored['sensor_hw'])} pixels"
-            needed = f"this detector has {_pixels(self.sensor_hw)}"
-            raise UserError("memory.other_state", found=found, needed=needed, advice="use the same height and width")
-        self._network.streams.load_state_dict(stored["streams"])
-        self._counter.load_state(tuple(array.numpy() for array in stored["pending"]))
-        self._network.is_first = stored["is_first"]
-        self._was_silent = stored["was_silent"]
+        self._load_state(stored)
         self._clock.set_times(stored)
-        if self.tracker is not None:
-            self.tracker.load_state_dict(stored["tracks"])
         # Another rate begins at the end of the last window.
         if stored["windows"] != repr(self.windows):
             self._clock.change_windows(self.windows)
@@ -375,19 +320,9 @@ class StreamDetector:
     def __repr__(self) -> str:
         length_ms = self.windows.nominal_length_us / 1000
         return (
-            f"StreamDetector({_pixels(self.sensor_hw)} pixels in frames of {_pixels(self.frame_hw)}, "
+            f"StreamDetector({in_pixels(self.sensor_hw)} pixels in frames of {in_pixels(self.frame_hw)}, "
             f"{self.windows.hz:g} Hz with windows of {length_ms:g} ms, now at {(self._clock.end_us or 0) / 1e6:.3f} s)"
         )
-
-    @functools.cached_property
-    def _weights_digest(self) -> int:
-        """A number that other weights hardly have, and that the same weights have in each precision."""
-        digest = zlib.crc32(repr(self.checkpoint.to_dict()).encode())
-        for tensor in self.checkpoint.detector.state_dict().values():
-            if tensor.is_floating_point():  # rounded as `set_precision` does; NumPy has no bfloat16
-                tensor = tensor.to(torch.bfloat16).view(torch.int16)
-            digest = zlib.crc32(tensor.detach().cpu().contiguous().numpy(), digest)
-        return digest
 
     def _check_length(self, windows: WindowSettings) -> None:
         longest_us = max(windows.stride_us, windows.nominal_length_us)
@@ -403,42 +338,8 @@ class StreamDetector:
                 yield self._step_over(num_empty)
                 continue
             windows = clock.next_part(stop, 1 if self._counter.is_ahead else self.windows_per_call)
+            clock.end_us = int(windows.ends_us[-1])
             yield from self._compute(windows, clock.steps_us(windows))
-
-    def _compute(self, windows: Windows, dt_us: npt.NDArray[Any]) -> Iterator[WindowResult]:
-        """Yield the results of consecutive windows, computed in one call."""
-        began_s = time.perf_counter()
-        num_windows = len(windows)
-        frames = self._counter.take(windows.bounds_us)
-        if self.windows.warmup_us:
-            self._was_silent = not frames[-1].any()
-        detections = self._network.detect(frames, dt_us, np.arange(num_windows), windows.ends_us.tolist())
-        self._clock.end_us = int(windows.ends_us[-1])
-        seconds = (time.perf_counter() - began_s) / num_windows
-        starts_us = windows.bounds_us[:, 0].tolist()
-        for frame, boxes, start_us, step_us in zip(frames, detections, starts_us, dt_us.tolist(), strict=True):
-            yield self._result(boxes, start_us, seconds, step_us, frame)
-
-    def _result(
-        self, detections: Detections, start_us: int, seconds: float, step_us: float, frame: np.ndarray
-    ) -> WindowResult:
-        read = None
-        if self._kept is not None:
-            self._kept.note(start_us)
-            read = self._kept.between
-        if self.tracker is not None:
-            detections = self.tracker.update(detections)
-        return WindowResult(
-            detections,
-            start_us,
-            self.sensor_hw,
-            self.checkpoint.spec,
-            self.checkpoint.note,
-            read,
-            seconds=seconds,
-            step_us=step_us,
-            frame=frame if self.keeps_frames else None,
-        )
 
     def _num_empty(self, stop: int, ahead: int = 0) -> int:
         """Return how many of the windows from the next one (or `ahead` of it) to `stop` have frames of zeros."""
@@ -457,17 +358,12 @@ class StreamDetector:
 
     def _step_over(self, num_windows: int) -> WindowResult:
         """Compute the last of empty windows, and carry the state over those before it."""
-        began_s = time.perf_counter()
         clock = self._clock
-        windows = clock.part(clock.done + num_windows - 1, clock.done + num_windows)
-        # The state sees a frame of zeros for the whole gap.
-        frame = np.zeros(self._counter.frame_shape, np.uint8)
         clock.done += num_windows
-        clock.end_us = int(windows.ends_us[0])
-        detections = self._network.detect_after_gap(frame, num_windows, self.windows.stride_us, clock.end_us)
-        step_us = num_windows * self.windows.stride_us
-        start_us = int(windows.bounds_us[0, 0])
-        result = self._result(detections, start_us, time.perf_counter() - began_s, step_us, frame)
+        windows = clock.part(clock.done - 1, clock.done)
+        ((start_us, end_us),) = windows.bounds_us.tolist()
+        clock.end_us = end_us
+        result = self._compute_after_gap(num_windows, start_us, end_us, self.windows.stride_us)
         return replace(result, num_passed=num_windows - 1, num_silent=num_windows - 1)
 
     def _forget(self) -> None:
@@ -511,16 +407,8 @@ def detect(
     yield from detector.finish()
 
 
-_STORED = ("weights", "tracks", "streams", "sensor_hw", "pending", "windows", "is_first", "was_silent", *CLOCK_TIMES)
-
-
 def _whole_us(name: str, time_us: int | None) -> int | None:
     if time_us is None:
         return None
     check_number(name, time_us, -_LATEST_US, _LATEST_US)
     return int(time_us)
-
-
-def _pixels(sensor_hw: Sequence[int]) -> str:
-    height, width = sensor_hw
-    return f"{width}x{height}"
