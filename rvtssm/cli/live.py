@@ -3,7 +3,6 @@
 import contextlib
 import json
 import math
-import os
 import signal
 import threading
 import time
@@ -12,19 +11,16 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import torch
-
-from rvtssm.cli.chosen_weights import announce_detection, precision_in_words, weights_to_detect
+from rvtssm.cli.chosen_weights import announce_detection, weights_to_detect
 from rvtssm.cli.config import Config
-from rvtssm.cli.console import changing_line, console, say, say_error, tell, tell_log, tell_warning
+from rvtssm.cli.console import changing_line, say, say_error, tell, tell_log, tell_warning
 from rvtssm.cli.inputs import out_folder, weights_label
+from rvtssm.detection.configured_detector import NUM_TIMED, settings_detector
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.feed import Feed
-from rvtssm.detection.inference_config import AUTO, shown_boxes
+from rvtssm.detection.inference_config import AUTO
 from rvtssm.detection.live_run import LiveRun
-from rvtssm.detection.predict_recording import settings_detector
-from rvtssm.detection.rates import NUM_OF_TABLE, NUM_TIMED, SustainedRate, sustained_rates
 from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import (
     ResultContext,
@@ -36,13 +32,12 @@ from rvtssm.detection.result_files import (
 from rvtssm.detection.sources import OpenedSource, ended_by_signals, find_sources, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, counted, run_summary
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.evaluation.render import TerminalTable
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.readers import Recording
 from rvtssm.readers.source import LiveSource
 from rvtssm.records import ReadOptions
 from rvtssm.system.files import atomic_file
-from rvtssm.system.output_folder import free_number, locked, numbered_name, result_set
+from rvtssm.system.output_folder import free_number, locked, numbered_name
 from rvtssm.system.user_error import UserError, in_one_line
 
 _SHOWN_EVERY_S = 0.5
@@ -63,8 +58,6 @@ def live(config: Config, as_json: bool = False) -> int:
     with _opened(config) as (source, opened):
         config, checkpoint = weights_to_detect(config)
         out = out_folder(config, "live", source_name, label)
-        if config.live.benchmark:
-            return _benchmark(config, checkpoint, source, out, as_json)
         with locked(out):
             # An earlier run in the folder keeps its files.
             number = free_number(out, [*result_file_names(config.live.formats), "live.json"])
@@ -256,50 +249,6 @@ def _asked_by(number: int, act: Callable[[], None]) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def _benchmark(config: Config, checkpoint: LoadedCheckpoint, source: LiveSource, out: Path, as_json: bool) -> int:
-    """Measure which rates this processor sustains, print a table, and write `benchmark.json`."""
-    rates = list[SustainedRate]()
-    detection = config.detection
-    windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
-    sensor_hw = source.height, source.width
-    with changing_line("measuring") as show:
-        for rate in sustained_rates(
-            checkpoint, sensor_hw, windows, shown_boxes(config.postprocess), detection.downsample
-        ):
-            rates.append(rate)
-            show(f"measuring: downsample={rate.downsample} takes {rate.p50_ms:.0f} ms per window")
-    about = {
-        "source": source.name,
-        "weights": config.checkpoint,
-        "sensor_hw": sensor_hw,
-        "window_ms": windows.nominal_length_us / 1000,
-        "windows": NUM_OF_TABLE,
-        "precision": precision_in_words(config.precision, checkpoint),
-        "threads": torch.get_num_threads(),
-        "load_average": os.getloadavg()[0],  # of the last minute: other programs that run slow the detector down
-        "rates": [asdict(rate) for rate in rates],
-    }
-    content = json.dumps(about, indent=2) + "\n"
-    with result_set(out, "benchmark", ["benchmark.json"]) as staged:
-        (staged / "benchmark.json").write_text(content)
-    if as_json:
-        say(content.rstrip())
-    else:
-        how = f"{NUM_OF_TABLE} windows each, {counted(torch.get_num_threads(), 'thread')}, {about['precision']}"
-        console.print(_rates_table(rates, how))
-        say(f"in {out / 'benchmark.json'}")
-    return 0
-
-
-def _rates_table(rates: list[SustainedRate], how: str) -> TerminalTable:
-    rows: list[tuple[str, ...]] = [("downsample", "frame", "smallest object", "median", "95 % within", "sustained")]
-    for rate in rates:
-        frame = f"{rate.frame_hw[1]} x {rate.frame_hw[0]}"
-        times = f"{rate.p50_ms:.1f} ms", f"{rate.p95_ms:.1f} ms", f"{rate.hz:g} Hz"
-        rows.append((str(rate.downsample), frame, f"{rate.smallest_object_px:.0f} pixels", *times))
-    return TerminalTable(f"time of a window ({how})", rows)
-
-
 @contextmanager
 def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     """Open a camera, a stream, or a recording that is played. A first Ctrl-C ends its events."""
@@ -308,11 +257,13 @@ def _opened(config: Config) -> Iterator[tuple[LiveSource, OpenedSource]]:
     if recording is None and Path(camera).is_file():
         needed = f"it is a file: to play it, set recording={camera}"
         raise UserError("setting.form", name="live.camera", found=camera, needed=needed)
+    # A recording is played, a camera sends by itself, and anything else is read by a thread.
     where = recording
     if where is None:
         where = CAMERA if camera == "auto" else f"{CAMERA}{camera}"
     with opened_source(where, ReadOptions.of(config.dataset), config.detection.camera_settings) as opened:
         events = opened.events
+        # Each of them becomes a source that is asked for what has arrived.
         if isinstance(events, Recording):
             live_source: LiveSource = Replay(events, where)
         elif isinstance(events, LiveSource):

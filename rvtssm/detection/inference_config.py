@@ -19,7 +19,7 @@ RESULT_WRITERS = {
 PICTURE_FORMATS = ("mp4", "png")
 VIEWS = ("sensor", "network")
 TRACKERS = ("bytetrack",)
-AUTO = "auto"  # the rate that a machine sustains, see `detection.rates`
+AUTO = "auto"  # the rate that a machine sustains, see `configured_detector.py`
 MOST_SHOWN = 100  # boxes of a frame in files and pictures, if `postprocess.max_detections` does not say
 _LARGEST_SCALE = 16  # largest enlargement of pictures; larger ones show nothing more
 
@@ -91,8 +91,6 @@ class LiveConfig(Settings, section="live"):
     """Serial number of a camera; auto: the first one found."""
     duration_s: float | None = setting(None, above=0)
     """Seconds to run; null: until Ctrl-C or until the camera is unplugged."""
-    benchmark: bool = False
-    """Measure the time of windows at several values of downsample instead, and write benchmark.json."""
     formats: list[str] = setting(["jsonl"])
     """Some of RESULT_WRITERS, and those of installed parts."""
     heartbeat: bool = False

@@ -9,18 +9,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from rvtssm.detection.downsample import choose_downsample
+from rvtssm.detection.configured_detector import settings_detector
 from rvtssm.detection.engine import StreamDetector, detect
-from rvtssm.detection.inference_config import AUTO, DetectionConfig, PredictConfig, shown_boxes
-from rvtssm.detection.rates import measured_hz
+from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
 from rvtssm.detection.sources import Interruption, OpenedSource, ended_by_signals, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, run_summary
-from rvtssm.detection.track_objects import TRACK_MEMORY_S, tracker_of
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import SHOWN_US
 from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, SensorFrames, open_pictures
@@ -198,71 +195,6 @@ def _planned(source: OpenedSource, windows: WindowSettings) -> tuple[Windows | N
     return None, FreeGrid(first_us, windows).num_until(last_us)
 
 
-def settings_detector(
-    checkpoint: LoadedCheckpoint,
-    source: OpenedSource,
-    detection: DetectionConfig,
-    postprocess: PostprocessConfig,
-    filters: Filters,
-    **how: Any,
-) -> StreamDetector:
-    """Return the detector of a source that the settings describe.
-
-    Args:
-        checkpoint: The weights.
-        source: The opened source, whose first windows may be tried to choose the frames.
-        detection: Rate, windows, frames and tracks.
-        postprocess: Which boxes count as detections.
-        filters: Filters of the events, see `FilterChain`.
-        how: Further arguments of `StreamDetector`.
-    """
-    sensor_hw = source.events.height, source.events.width
-    if detection.downsample is None:
-        downsample = choose_downsample(checkpoint, source.events, detection.reduce, detection.tiles, filters)
-        detection = replace(detection, downsample=downsample)
-    return sensor_detector(checkpoint, sensor_hw, detection, postprocess, filters, **how)
-
-
-def sensor_detector(
-    checkpoint: LoadedCheckpoint,
-    sensor_hw: tuple[int, int],
-    detection: DetectionConfig,
-    postprocess: PostprocessConfig,
-    filters: Filters = (),
-    track_memory_s: float = TRACK_MEMORY_S,
-    **how: Any,
-) -> StreamDetector:
-    """Return the detector of a sensor that the settings describe. hz=auto takes the rate that the machine sustains.
-
-    Args:
-        checkpoint: The weights.
-        sensor_hw: Height and width of the sensor, pixels.
-        detection: As in `settings_detector`.
-        postprocess: As in `settings_detector`.
-        filters: As in `settings_detector`.
-        track_memory_s: How long a lost object keeps its number, in seconds.
-        how: Further arguments of `StreamDetector`.
-    """
-    # Time windows at the rate of training, then take the rate that leaves room.
-    if detection.hz == AUTO:
-        at_rate_of_training = replace(detection, hz=None, track=None)
-        timed = sensor_detector(checkpoint, sensor_hw, at_rate_of_training, postprocess)
-        detection = replace(detection, hz=measured_hz(timed))
-    windows = checkpoint.windows_at(detection.rate, detection.window, detection.reduce)
-    score = detection.min_score
-    return StreamDetector(
-        checkpoint,
-        *sensor_hw,
-        windows=windows,
-        downsample=detection.downsample,
-        tiles=detection.tiles,
-        filters=filters,
-        config=shown_boxes(postprocess),
-        tracker=tracker_of(detection.track, checkpoint.spec.num_classes, windows.hz, score, track_memory_s),
-        **how,
-    )
-
-
 def _pictures(detector: StreamDetector, detection: DetectionConfig, config: PredictConfig) -> PictureSettings:
     return PictureSettings(
         class_names=detector.checkpoint.spec.class_names,
@@ -303,11 +235,13 @@ def _opened_outputs(
     If pictures need other events than those in the detector's frames, these are counted as well.
     """
     detector = run.detector
+    # What is drawn, and what every file says of the run.
     pictures = _pictures(detector, detection, config)
     events = run.source.events
     stamps = events.stamp_offset_us, events.frame_id
     context = ResultContext(detector.checkpoint.spec, detector.sensor_hw, detection.min_score, *stamps)
     with open_result_files(folder, config.formats, context) as writers:
+        # Pictures of the sensor need events that the frames of the detector do not show.
         listeners = _picture_listeners(writers)
         sensor = _sensor_frames(detector, run.grid, pictures, bool(listeners))
         if sensor is not None:
@@ -315,11 +249,13 @@ def _opened_outputs(
         with open_pictures(folder, pictures, ground_truth, run.source.images, sensor, listeners) as show:
 
             def write(result: WindowResult) -> int:
+                # Files hold the boxes from `min_score` on, unless all are asked for.
                 written = result
                 if not config.all_scores:
                     written = result.above(detection.min_score)
                 for append in writers:
                     append(written)
+                # Boxes follow the picture: in pixels of the sensor, or of the frame.
                 shown = result.detections
                 if sensor is None:
                     shown = replace(shown, xyxy=shown.xyxy / np.float32(detector.downsample))

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from rvtssm.detection.configured_detector import sensor_detector
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.feed import Feed, Packet, PythonSource
 from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, PredictConfig
 from rvtssm.detection.live_run import LiveRun
-from rvtssm.detection.predict_recording import RecordingRun, sensor_detector
+from rvtssm.detection.predict_recording import RecordingRun
 from rvtssm.detection.sources import EventsInMemory, OpenedSource, find_sources, opened_source
 from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import read_weights_file
@@ -149,6 +150,7 @@ class Predictor:
         check_counts(height=height, width=width, downsample=downsample)
         height, width, downsample = (None if n is None else int(n) for n in (height, width, downsample))
         check_choice("track", track, (*TRACKERS, None))
+        # The same settings as on the command line.
         detection = DetectionConfig(hz, window, downsample, reduce, tiles, track=track)
         postprocess = PostprocessConfig(min_score=min_score)
         results = list[WindowResult]()
@@ -272,6 +274,7 @@ class Predictor:
 def _opened(recording: object, height: int | None, width: int | None, repair: bool) -> Iterator[OpenedSource]:
     """Open what `Predictor.predict` accepts. Raise UserError for anything else."""
     if isinstance(recording, Recording):
+        # An opened recording stays open, and gets its `repair` back.
         size_hw = recording.height, recording.width
         sensor_size(recording.path, size_hw, ReadOptions(height, width))  # both agree, or an error
         before = recording.repair
@@ -281,6 +284,7 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
         finally:
             recording.repair = before
     elif isinstance(recording, str | Path):
+        # A path or an address is opened here, and closed afterwards.
         sources = find_sources(str(recording))
         if len(sources) > 1:
             named = ", ".join(list(sources)[:3])
@@ -290,6 +294,7 @@ def _opened(recording: object, height: int | None, width: int | None, repair: bo
         with opened_source(next(iter(sources.values())), options) as source:
             yield source
     else:
+        # Events in memory do not know their sensor.
         events = to_events(recording)
         if height is None or width is None:
             raise UserError("sensor.unknown", found="events in memory do not tell the size of their sensor")

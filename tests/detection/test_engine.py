@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
-from rvtssm.detection import engine, rates
+from rvtssm.detection import configured_detector, engine
+from rvtssm.detection.configured_detector import sustained_hz
 from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.predictor import Predictor
-from rvtssm.detection.rates import sustained_hz
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.detection.tiles import gap_steps
 from rvtssm.events.frame_counter import count_windows
@@ -473,10 +473,12 @@ def test_the_rate_that_a_machine_sustains_leaves_it_a_fifth(seconds, hz):
 def test_a_stream_takes_the_rate_that_was_measured(live_checkpoint, draw_events, monkeypatch):
     """Its boxes are those of a stream at this rate, however long the measured windows took."""
     predictor, timed = Predictor(live_checkpoint()), []
-    monkeypatch.setattr(rates, "sustained_hz", lambda seconds, trained_hz: timed.append((seconds, trained_hz)) or 40.0)
+    monkeypatch.setattr(
+        configured_detector, "sustained_hz", lambda seconds, trained_hz: timed.append((seconds, trained_hz)) or 40.0
+    )
     events = draw_events(duration_us=200_000)
     streams = [predictor.stream(48, 64, hz=hz, min_score=0.001) for hz in ("auto", 40)]
     ((seconds, trained_hz),) = timed
-    assert len(seconds) == rates.NUM_TIMED and min(seconds) > 0 and trained_hz == 20
+    assert len(seconds) == configured_detector.NUM_TIMED and min(seconds) > 0 and trained_hz == 20
     found, wanted = ([window.xyxy.tolist() for window in stream.push(events)] for stream in streams)
     assert found == wanted and len(found) > 5

@@ -20,8 +20,7 @@ from user_errors import raises
 
 from rvtssm.cli import live as live_verb
 from rvtssm.cli import main as cli
-from rvtssm.detection import predict_recording as predict_module
-from rvtssm.detection import result_files
+from rvtssm.detection import configured_detector, result_files
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import Camera, read_camera_settings
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
@@ -531,7 +530,7 @@ def test_live_says_that_a_recording_is_shorter_than_a_window(weights, tmp_path, 
 @pytest.mark.parametrize(("given", "taken"), [(None, 3), (2, 2)])
 def test_live_reduces_a_recording_as_predict_would(weights, tmp_path, monkeypatch, draw_events, given, taken):
     write_dat(tmp_path / "a_td.dat", draw_events(1_000, 0, 20_000), HEIGHT, WIDTH)
-    monkeypatch.setattr(predict_module, "choose_downsample", lambda *_: 3)
+    monkeypatch.setattr(configured_detector, "choose_downsample", lambda *_: 3)
     words = [f"downsample={given}"] * (given is not None)
     assert cli.main(["live", str(tmp_path / "a_td.dat"), f"checkpoint={weights}", f"out={tmp_path}", *words]) == 0
     assert json.loads((tmp_path / "live.json").read_text())["downsample"] == taken

@@ -13,21 +13,19 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from event_examples import HEIGHT, WIDTH, assert_same, random_events
+from event_examples import HEIGHT, WIDTH, assert_same
 from failing_disk import files_of_at_most
 from live_examples import packet_bytes, stream_head
 from user_errors import raises
 
 from rvtssm.cli import live
 from rvtssm.cli import main as cli
+from rvtssm.detection import configured_detector
 from rvtssm.detection import feed as feed_module
-from rvtssm.detection import rates
 from rvtssm.detection.feed import Feed, PythonSource
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.packets import PacketStream
 from rvtssm.detection.predictor import Predictor
-from rvtssm.detection.rates import MARGIN, sustained_rates
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
 from rvtssm.readers.source import Arrival, LiveSource
@@ -363,36 +361,9 @@ def test_what_was_lost_is_told_with_the_next_result(predictor, draw_events):
 # rates that can be sustained
 
 
-LARGE_HW = 4 * HEIGHT, 4 * WIDTH
-
-
-def test_every_factor_down_to_one_is_measured(live_checkpoint):
-    weights = live_checkpoint()
-    measured = list(sustained_rates(weights, LARGE_HW, weights.windows, PostprocessConfig()))
-    assert [rate.downsample for rate in measured] == [4, 2, 1]
-    for rate in measured:
-        assert rate.frame_hw == (LARGE_HW[0] // rate.downsample, LARGE_HW[1] // rate.downsample)
-        assert rate.smallest_object_px == rate.downsample * weights.spec.prepare_min_diagonal_px
-        assert 0 < rate.p50_ms <= rate.p95_ms and rate.hz <= MARGIN * 1000 / rate.p95_ms
-
-
-def test_the_verb_prints_a_table_and_writes_json(weights, tmp_path, capsys):
-    events = random_events(4_000, span_us=330_000, size_hw=LARGE_HW, fills_span=True)
-    write_dat(tmp_path / "large.dat", events, *LARGE_HW)
-    words = ["live", str(tmp_path / "large.dat"), f"checkpoint={weights}", f"out={tmp_path / 'out'}"]
-    words += ["benchmark=true", "downsample=3"]
-    assert cli.main(words) == 0
-    printed = capsys.readouterr().out
-    (rate,) = json.loads((tmp_path / "out" / "benchmark.json").read_text())["rates"]
-    assert f"{rate['p50_ms']:.1f} ms" in printed and f"{rate['hz']:g} Hz" in printed
-    assert cli.main([*words, "--json"]) == 0
-    (rate,) = json.loads(capsys.readouterr().out)["rates"]
-    assert rate["downsample"] == 3
-
-
 @pytest.mark.parametrize("json_word", [[], ["--json"]])
 def test_hz_auto_takes_the_measured_rate_and_says_so(weights, tmp_path, monkeypatch, draw_events, capsys, json_word):
-    monkeypatch.setattr(rates, "sustained_hz", lambda seconds, trained_hz: 2.0 * trained_hz)
+    monkeypatch.setattr(configured_detector, "sustained_hz", lambda seconds, trained_hz: 2.0 * trained_hz)
     monkeypatch.setattr(live, "_STATUS_EVERY_S", 0.0)
     statuses = []
     write_status = live._Session._write_status

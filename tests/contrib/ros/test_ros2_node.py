@@ -19,7 +19,7 @@ from user_errors import raises
 
 import rvtssm
 from rvtssm.contrib.ros.message_source import MessageSource
-from rvtssm.detection import live_run, rates
+from rvtssm.detection import configured_detector, live_run
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext, open_result_files
@@ -284,7 +284,7 @@ def test_the_node_goes_through_its_life_twice(node_with, weights, draw_events, m
 
 
 def test_the_rate_of_a_node_may_be_the_one_that_the_machine_sustains(node_with, weights, draw_events, monkeypatch):
-    monkeypatch.setattr(rates, "sustained_hz", lambda seconds, trained_hz: 10.0)
+    monkeypatch.setattr(configured_detector, "sustained_hz", lambda seconds, trained_hz: 10.0)
     node = node_with(checkpoint=weights, hz="auto", stamp="sensor")
     assert "at 10 Hz" in node.infos[0]
     node.source.put(packet_of(draw_events()))

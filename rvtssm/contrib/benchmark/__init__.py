@@ -1,0 +1,1 @@
+"""Optional: the table of rates that a processor sustains; README.md says more."""
