@@ -1,6 +1,7 @@
 """The files of `examples/robot`: settings that are read, a health command that tells the truth, commands that exist."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,13 +30,21 @@ def test_the_settings_of_the_robot_are_read(capsys):
     assert (shown["out"], shown["detection"]["min_score"]) == (given["out"], given["min_score"])
 
 
-@pytest.mark.parametrize(("age_s", "is_healthy"), [(3, True), (45, False), (None, False)])
-def test_the_container_is_healthy_while_the_status_is_young(tmp_path, age_s, is_healthy):
+@pytest.mark.parametrize(
+    ("age_s", "is_alive", "is_healthy"),
+    [(3, True, True), (3, False, False), (45, True, False), (None, True, False)],
+)
+def test_the_container_is_healthy_while_the_status_is_young_and_its_process_lives(
+    tmp_path, age_s, is_alive, is_healthy
+):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
     command = json.loads(re.search(r"CMD (\[.*\])", instruction("HEALTHCHECK"))[1])
     folder = yaml.safe_load((FOLDER / "robot.yaml").read_text())["out"]
     assert command[0] == "python" and f"{folder}/status.json" in command[-1]
     if age_s is not None:
-        (tmp_path / "status.json").write_text(json.dumps({"time_s": time.time() - age_s}))
+        status = {"time_s": time.time() - age_s, "pid": os.getpid() if is_alive else ended.pid}
+        (tmp_path / "status.json").write_text(json.dumps(status))
     done = subprocess.run([sys.executable, *command[1:-1], command[-1].replace(folder, str(tmp_path))], check=False)
     assert (done.returncode == 0) == is_healthy
 

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import math
+import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -202,8 +204,10 @@ class _Session:
         """Write `status.json`, by which other programs see that the run goes on. A full disk does not end it."""
         facts = {**self.tally.counts(), "lag_ms": self._minute.counts()["lag_ms"], "source": self.source.name}
         facts |= {"num_lost_packets": self.source.num_lost, "hz": self.hz, "hz_is_auto": self.hz_is_auto}
+        # A status stays young for a while after its process was killed.
+        writer = {"time_s": time.time(), "pid": os.getpid(), "host": socket.gethostname()}
         with contextlib.suppress(OSError), atomic_file(folder / "status.json") as staged:
-            staged.write_text(json.dumps({"time_s": time.time(), **facts}) + "\n")
+            staged.write_text(json.dumps({**writer, **facts}) + "\n")
 
     def _tell_minute(self) -> None:
         """Say on standard error how the last minute was; for logs, as a terminal shows it anyway."""
