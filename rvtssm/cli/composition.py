@@ -155,16 +155,22 @@ def _literal(value: Any) -> Any:
 @functools.cache
 def fields_by_key(verb: str) -> dict[str, Field[Any]]:
     """Return the fields of the settings of a verb, and of the sections within them, by full key."""
+    return {key: field for key, _, field in leaves(settings_class(verb)())}
 
-    def below(values: Any, prefix: str) -> Iterator[tuple[str, Field[Any]]]:
-        for field in fields(values):
-            value = getattr(values, field.name)
-            if is_dataclass(value):
-                yield from below(value, f"{prefix}{field.name}.")
-            else:
-                yield prefix + field.name, field
 
-    return dict(below(settings_class(verb)(), ""))
+def leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any, Field[Any]]]:
+    """Yield the full key of every setting, with the section that holds it and its field there.
+
+    Args:
+        settings: A dataclass, whose fields may be sections.
+        prefix: What comes before the keys.
+    """
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        if is_dataclass(value):
+            yield from leaves(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, settings, field
 
 
 def is_path(verb: str, key: str) -> bool:
@@ -242,6 +248,7 @@ def full_words(verb: str, words: Sequence[str]) -> list[str]:
     """
     known = known_verb(verb)
     short = short_keys(verb)
+    # Paths that stand alone, for which the verb has at most two places.
     alone = [word for number, word in enumerate(words) if _stands_alone(verb, word, is_first=number == 0)]
     places = [key for key in (known.bare, known.second) if key]
     if len(alone) > max(1, len(places)):
@@ -261,6 +268,7 @@ def full_words(verb: str, words: Sequence[str]) -> list[str]:
             raise UserError("setting.form", found=repr(word), needed="every key exists already; write key=value")
         elif first in short:
             key = short[first] + key.removeprefix(first)
+        # A lone element of a list gets its brackets.
         full.append(f"{key}{equals}{_with_brackets(verb, key, value)}")
     return full
 
@@ -296,6 +304,7 @@ def _stands_alone(verb: str, word: str, is_first: bool) -> bool:
     known = known_verb(verb)
     key, equals, _ = word.partition("=")
     first = key.partition(".")[0]
+    # All that can stand before `=`.
     names = {field.name for field in fields(known.settings_class)} | {*GROUPS, *short_keys(verb), "experiment", "hydra"}
     names |= {section for other in verbs().values() for section in other.reads}
     is_key = bool(equals) and (first in names or key.startswith("hydra/"))

@@ -10,12 +10,12 @@ import itertools
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rvtssm.cli.composition import short_keys
+from rvtssm.cli.composition import leaves, short_keys
 from rvtssm.cli.verbs import GROUPS, known_verb, verbs
 from rvtssm.cli.words import as_written
 from rvtssm.datasets import DATASETS
@@ -102,14 +102,11 @@ def _rows(title: str, rows: list[tuple[str, str]]) -> str:
 
 def keys_of(settings: Any, prefix: str = "") -> Iterator[Key]:
     """Yield all keys of a dataclass, whose values are the defaults, and of those within it; `prefix` stands before."""
-    kinds: Any = [kind for kind in reversed(type(settings).__mro__) if is_dataclass(kind)]
-    meanings = {name: meaning for kind in kinds for name, meaning in _meanings(kind).items()}
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if is_dataclass(value):
-            yield from keys_of(value, f"{prefix}{field.name}.")
-        else:
-            yield Key(prefix + field.name, as_written(value), meanings[field.name])
+    for key, section, field in leaves(settings, prefix):
+        # The base class that has the field describes it.
+        described = (_meanings(kind) for kind in type(section).__mro__ if is_dataclass(kind))
+        meaning = next(meanings[field.name] for meanings in described if field.name in meanings)
+        yield Key(key, as_written(getattr(section, field.name)), meaning)
 
 
 def purpose(settings: Any) -> str:

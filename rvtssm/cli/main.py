@@ -87,7 +87,7 @@ def run(verb: str, words: list[str], flags: list[str]) -> int:
     if known.computes:  # before plugins and weights, which import PyTorch
         share_processors(may_use_one=True, is_alone=known.is_alone)
     from rvtssm.cli.inputs import check_inputs
-    from rvtssm.cli.settings_file import with_settings_files
+    from rvtssm.cli.words import with_settings_files
 
     # The words: those of files first, then the ones that were typed.
     words = with_settings_files(verb, words)

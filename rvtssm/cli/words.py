@@ -1,18 +1,25 @@
-"""Settings as the words of a command line: those that differ from the defaults, and those that decide a detector."""
+"""Settings as the words of a command line: those that differ from the defaults, decide a detector, or are in a file."""
 
 import json
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from rvtssm.cli.composition import is_path
+import yaml
+
+from rvtssm.cli.composition import fields_by_key, full_words, is_path, leaves
 from rvtssm.cli.config import DECIDED, Config
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.system.files import did_you_mean
+from rvtssm.system.user_error import UserError, in_one_line
+
+_CONFIG = "config="  # before the name of a file: `rvtssm live config=robot.yaml`
 
 
 def as_written(value: Any) -> str:
@@ -33,20 +40,22 @@ def overrides(config: Config) -> list[str]:
 
     Of a training that starts from weights, whose settings are then the defaults, all of its detector are named.
     """
-    default = dict(_leaves(type(config)()))
-    if config.training.init_from:
-        default = {key: value for key, value in default.items() if key.split(".")[0] not in DECIDED}
-    changed = [(key, value) for key, value in _leaves(config) if key not in default or value != default[key]]
-    return [f"{key}={in_grammar('', key, value)}" for key, value in changed]
+    default = _values(type(config)())
+    words = []
+    for key, value in _values(config).items():
+        is_decided = bool(config.training.init_from) and key.split(".")[0] in DECIDED
+        if is_decided or value != default[key]:
+            words.append(f"{key}={in_grammar('', key, value)}")
+    return words
 
 
-def _leaves(settings: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for field in fields(settings):
-        value = getattr(settings, field.name)
-        if is_dataclass(value):
-            yield from _leaves(value, f"{prefix}{field.name}.")
-        else:  # of a tuple, Hydra makes a list
-            yield prefix + field.name, list(value) if isinstance(value, tuple) else value
+def _values(config: Config) -> dict[str, Any]:
+    """Return the values of all settings by their full keys."""
+    values = {}
+    for key, section, field in leaves(config):
+        value = getattr(section, field.name)
+        values[key] = list(value) if isinstance(value, tuple) else value  # of a tuple, Hydra makes a list
+    return values
 
 
 def in_grammar(verb: str, key: str, value: Any) -> str:
@@ -131,3 +140,47 @@ def _differing(section: str, settings: Any, others: Any) -> Iterator[str]:
         value = getattr(settings, field.name)
         if value != getattr(others, field.name):
             yield f"{section}.{field.name}={as_written(value)}"
+
+
+def with_settings_files(verb: str, words: list[str]) -> list[str]:
+    """Return the words of a command line with the settings of a file in place of `config=FILE`, before all others.
+
+    The file is what `--config` prints, or a part of it, and may use the short keys of the verb. Words of the command
+    line win over it.
+
+    Args:
+        verb: Whose short keys the file may use.
+        words: The words of the command line.
+
+    Raises:
+        UserError: The file is missing, or holds no settings.
+    """
+    files = [word.removeprefix(_CONFIG) for word in words if word.startswith(_CONFIG)]
+    named = [word for word in words if not word.startswith(_CONFIG)]
+    keys = {word.partition("=")[0] for word in named}
+    settings = [word for file in files for word in _words_of(verb, Path(file).expanduser())]
+    return [word for word in settings if word.partition("=")[0] not in keys] + named
+
+
+def _words_of(verb: str, path: Path) -> Iterator[str]:
+    if not path.is_file():
+        raise UserError("file.missing", name=path, found="there is no such file", advice=did_you_mean(path).strip("; "))
+    try:
+        content = yaml.safe_load(path.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError("file.content", name=path, found=in_one_line(error), needed="settings in YAML") from None
+    if not isinstance(content, dict):
+        raise UserError(
+            "file.content", name=path, found="it holds no settings", needed="names with values, as in hz: 50"
+        )
+    yield from _flat(verb, content, "")
+
+
+def _flat(verb: str, content: dict[str, Any], prefix: str) -> Iterator[str]:
+    known = fields_by_key(verb)
+    for name, value in content.items():
+        key = full_words(verb, [f"{prefix}{name}="])[0].removesuffix("=")
+        if isinstance(value, dict) and key not in known:  # a section, and no setting that holds a dict
+            yield from _flat(verb, value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}={in_grammar(verb, key, value)}"

@@ -42,10 +42,6 @@ class WeightsFile:
     precision: str
     plugins: tuple[str, ...] = ()  # files that add parts, imported first
 
-    def read(self) -> LoadedCheckpoint:
-        """Return the weights."""
-        return self.read_with_digest()[0]
-
     def read_with_digest(self) -> tuple[LoadedCheckpoint, str]:
         """Return the weights and their SHA-256, that of the file for an exported one, which holds more than weights."""
         import_plugins(self.plugins)
@@ -65,7 +61,7 @@ def read_once(weights: WeightsFile, frame_hw: tuple[int, int] | None = None) -> 
         weights: The file of the weights.
         frame_hw: Height and width of the frames; None: as in the file.
     """
-    checkpoint = weights.read()
+    checkpoint, _ = weights.read_with_digest()
     if frame_hw is None:
         return checkpoint
     return replace(checkpoint, detector=detector_for_frame(checkpoint, *frame_hw))
@@ -99,6 +95,7 @@ class DetectorRun:
             progress: Text beside a progress bar.
             is_reset: Reset the state at every step.
         """
+        # The batches are the same whoever runs them.
         batches = self._batches(sequences, is_reset)
         number = num_processes(self.options.workers)
         with progress_bar(progress, sum(batch.num_chunks for batch in batches.values())) as advance:
@@ -106,6 +103,7 @@ class DetectorRun:
                 by_batch = {numbers: batch.run(self.checkpoint, advance) for numbers, batch in batches.items()}
             else:
                 by_batch = self._run_elsewhere(batches, min(number, len(batches)), advance)
+        # Back in the order of the recordings, with the classes of the data.
         outputs: list[list[Detections]] = [[] for _ in sequences]
         for numbers, of_batch in by_batch.items():
             for place, output in zip(numbers, of_batch, strict=True):
@@ -116,6 +114,7 @@ class DetectorRun:
 
     def _batches(self, sequences: Sequence[FrameSequence], is_reset: bool) -> dict[tuple[int, ...], "_Batch"]:
         """Return the batches by the numbers of their recordings, the longest first."""
+        # Recordings of similar length run together.
         asked = [number for number, sequence in enumerate(sequences) if len(sequence.wanted_steps)]
         ordered = sorted(asked, key=lambda number: -len(sequences[number].windows))  # similar lengths in a batch
         memory_chunk = self.checkpoint.model_config.memory_chunk
@@ -242,6 +241,7 @@ def num_processes(asked: int | None) -> int:
 
 def detector_processes(number: int) -> Processes:
     """Return processes on this machine that share its cores, each with its own GPU if there are GPUs."""
+    # The cores are shared, and so are the GPUs.
     num_threads = torch.get_num_threads()
     if not os.environ.get("OMP_NUM_THREADS"):
         num_threads = max(1, num_usable_cores() // number)

@@ -20,8 +20,6 @@ from rvtssm.evaluation.report import (
     percent,
     percent_interval,
     percent_of,
-    percents,
-    rate_table,
     shift_sentence,
     table_by_rate,
     to_table,
@@ -48,8 +46,9 @@ def write_report(report: EvaluationReport, folder: Path, kept: Mapping[str, Any]
 
 def console_table(report: EvaluationReport) -> TerminalTable:
     """Return the report for the terminal with AP in percent. Published rows and conditions follow below."""
-    head, *rows = rate_table(report)
+    head, *rows = report.table()
     last = len(rows) - 1
+    # The drops stand in rows of their own.
     drops = {window: report.drop(window) for window in report.windows}
     if not all(map(math.isnan, drops.values())):
         for window, drop in drops.items():
@@ -83,7 +82,7 @@ def to_html(report: EvaluationReport) -> str:
         "report.html",
         title=report.title,
         numbers=report.to_json(),
-        rates=rate_table(report),
+        rates=report.table(),
         intervals=interval_table(report),
         level=f"{LEVEL:.0%}",
         published=_beside_published(report),
@@ -160,6 +159,7 @@ def comparison_table(reports: Mapping[str, EvaluationReport]) -> TerminalTable:
 
 def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
     """Return one page: AP over the rates of all reports, paired differences, and all metrics at one rate."""
+    # One row per weights: all metrics at the rate of training.
     metrics = []
     for name, report in reports.items():
         row = report.reference()
@@ -207,7 +207,7 @@ def rates_table(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
     rates = sorted(set().union(*cells.values()))
     for name, published in _published(reports).items():
         ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop uses the same rates
-        table.append([name, *percents(ap_by_hz, rates)])
+        table.append([name, *(percent(ap_by_hz.get(hz, math.nan)) for hz in rates)])
         drops.append(percent(performance_drop(ap_by_hz)))
     with_drops = [[*row, drop] for row, drop in zip(table, drops, strict=True)]
     return [[*head, "drop"], *with_drops]

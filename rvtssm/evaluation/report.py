@@ -1,7 +1,7 @@
 """The result of an evaluation: a row of plain numbers per rate and kind of windows, which all tables and files show."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,7 +53,18 @@ class EvaluationReport:
 
     def table(self) -> list[list[str]]:
         """Return one row of cells per rate and kind of windows, starting with the head; AP in percent."""
-        return rate_table(self)
+        has_differences = any("difference" in row for row in self.rows)
+        rows = []
+        for row in self.rows:
+            cells = _started(self, row)
+            for name in self.metric_names:
+                cells[name] = percent(row[name])
+                if name == "AP" and "low" in row:
+                    cells["interval"] = f"{percent(row['low'])} to {percent(row['high'])}"
+            if has_differences:
+                cells["minus"] = percent_interval(row.get("difference"))
+            rows.append(cells)
+        return to_table(rows, _heads(self))
 
     def plot(self) -> "Figure":
         """Return a matplotlib figure: AP over the rate with intervals, a line per kind of windows if there are two."""
@@ -151,6 +162,7 @@ def with_differences(
         resampled: AP with its replicates, by rate and kind of windows.
         reference_hz: The rate of training.
     """
+    # The row of the rate of training, for each kind of windows.
     reference_of = {}
     for row in rows:
         if is_same_rate(row["hz"], reference_hz):
@@ -264,22 +276,6 @@ def _heads(report: EvaluationReport) -> dict[str, str]:
     return heads | {"hz": "Hz", "interval": f"{LEVEL:.0%} of AP", "minus": f"AP minus {report.reference_hz:g} Hz"}
 
 
-def rate_table(report: EvaluationReport) -> list[list[str]]:
-    """Return one row of cells per rate and kind of windows, starting with the head."""
-    rows = []
-    for row in report.rows:
-        cells = _started(report, row)
-        for name in report.metric_names:
-            cells[name] = percent(row[name])
-            if name == "AP" and "low" in row:
-                cells["interval"] = f"{percent(row['low'])} to {percent(row['high'])}"
-        rows.append(cells)
-    for row, cells in zip(report.rows, rows, strict=True):
-        if any("difference" in other for other in report.rows):
-            cells["minus"] = percent_interval(row.get("difference"))
-    return to_table(rows, _heads(report))
-
-
 def interval_table(report: EvaluationReport) -> list[list[str]]:
     """Return the confidence intervals of all metrics as rows of cells, starting with the head; empty without any."""
     if not any("low" in row for row in report.rows):
@@ -297,6 +293,7 @@ def citation(report: EvaluationReport) -> str:
     The number is that at the rate of training; without it, the line names the rate of training and the kind of windows.
     """
     row = report.reference()
+    # The number, with what to know of it.
     line = f"AP {percent_of(row)}"
     if "low" in row:
         number = len(report.resampled[row["hz"], row["window"]].recordings)
@@ -337,11 +334,6 @@ def drop_sentences(report: EvaluationReport) -> list[str]:
                 f"{percent(drop)} points."
             )
     return sentences
-
-
-def percents(values: Mapping[Any, float], keys: Iterable[Any]) -> list[str]:
-    """Return `percent` of the values of some keys, with a dash for a missing key."""
-    return [percent(values.get(key, math.nan)) for key in keys]
 
 
 def only_ap(resampled: Resampled) -> Resampled:

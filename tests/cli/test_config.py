@@ -19,9 +19,8 @@ from rvtssm.cli.composition import full_words, to_config
 from rvtssm.cli.config import Config
 from rvtssm.cli.help import keys_of
 from rvtssm.cli.main import compose, main
-from rvtssm.cli.settings_file import with_settings_files
 from rvtssm.cli.verbs import verbs
-from rvtssm.cli.words import settings_of
+from rvtssm.cli.words import settings_of, with_settings_files
 from rvtssm.contrib.demo.simulation_config import CAMERAS
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.events.windows import WindowsConfig
