@@ -10,7 +10,17 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.gate import BACKWARD, COARSE_US, JUMP_US, MOST_STRAYS, State
+from rvtssm.readers.gate import (
+    BACKWARD,
+    COARSE_US,
+    EMPTY,
+    JUMP_US,
+    MOST_STRAYS,
+    OTHER_CLOCK,
+    OUTSIDE,
+    UNREADABLE,
+    State,
+)
 
 _ALWAYS_STORED = ("backward_steps", "out_of_frame", "truncated_bytes")
 _ONE_IN = 10_000  # so many events may include one that is left out
@@ -64,8 +74,16 @@ class ReadFaults:
     @classmethod
     def of(cls, state: State, truncated_bytes: int = 0) -> ReadFaults:
         """Return the faults that a decoder has counted in its state."""
-        counts = state[BACKWARD : COARSE_US + 1].tolist()
-        return cls(counts[0], counts[1], truncated_bytes, *counts[2:])
+        counts = state.tolist()
+        return cls(
+            backward_steps=counts[BACKWARD],
+            out_of_frame=counts[OUTSIDE],
+            truncated_bytes=truncated_bytes,
+            unreadable=counts[UNREADABLE],
+            other_clock=counts[OTHER_CLOCK],
+            empty_rows=counts[EMPTY],
+            coarse_us=counts[COARSE_US],
+        )
 
     def to_json(self) -> dict[str, int]:
         """Return the counts as prepared files store them: kinds that few recordings have are there if there are any."""
