@@ -77,11 +77,11 @@ def _schema(settings: type[Any]) -> DictConfig:
     # The names of these dicts are given by the caller.
     parts = (schema.model[f"{part}_options"] for part in ("backbone", "neck", "head", "mixer"))
     for free in (schema.dataset.columns, schema.temporal.options, *parts):
-        OmegaConf.set_struct(free, False)  # its keys are given by the caller
+        OmegaConf.set_struct(free, False)
     OmegaConf.set_struct(schema, False)
     # A recipe may hold settings of verbs that have other classes; `to_config` drops them.
     for name in {name for verb in verbs().values() for name in verb.reads} - {*schema}:
-        schema[name] = {}  # a recipe may hold settings of verbs that have other classes; `to_config` drops them
+        schema[name] = {}
         OmegaConf.set_struct(schema[name], False)
     schema.sampling.chunk_length = "${usual:${dataset.name},chunk_length}"
     schema.windows.reduce = "${usual:${dataset.name},reduce}"

@@ -66,6 +66,7 @@ def check_rates(config: Config) -> None:
 
 
 def _compare(config: Config, out: Path) -> list[EvaluationReport]:
+    # Which weights, and that they are there.
     paths = config.evaluation.checkpoints
     if not paths or config.checkpoint:
         raise UserError(
@@ -90,6 +91,7 @@ def _compare(config: Config, out: Path) -> list[EvaluationReport]:
         for path, one in configs.items():
             configs[path] = replace(one, evaluation=replace(one.evaluation, class_map=maps[path]))
     runs = {path: _prepared(one, read[path]) for path, one in configs.items()}
+    # Each of the weights gets a report of its own, and all together get the comparison.
     reports = {}
     with result_set(out, "comparison", COMPARISON_FILES) as staged, run_files(out, "evaluate", config):
         for number, (path, run) in enumerate(runs.items(), start=1):
@@ -119,6 +121,7 @@ def _say_results(reports: Mapping[str, EvaluationReport]) -> None:
 
 def _announce(out: Path, run: DetectorRun, rates: Sequence[PlannedRate]) -> None:
     checkpoint = run.checkpoint
+    # What a reader must know before the numbers.
     options = run.options
     if options.window == "shrink":
         say_windows(checkpoint, checkpoint.windows_at(max(options.hz or [checkpoint.windows.hz]), "shrink"))
@@ -126,6 +129,7 @@ def _announce(out: Path, run: DetectorRun, rates: Sequence[PlannedRate]) -> None
     trained_hz = checkpoint.windows.hz
     if not any(is_same_rate(rate.asked_hz, trained_hz) for rate in rates):
         say(f"without a drop, because {trained_hz:g} Hz, the rate of training, is not among the rates of evaluation.hz")
+    # The recordings and boxes of one rate are those of all.
     sequences = rates[0].sequences
     num_boxes = num_scored((sequence.labels for sequence in sequences), checkpoint.spec)
     announce(

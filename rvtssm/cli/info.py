@@ -19,6 +19,7 @@ from rvtssm.models.weight_files import check_digest, local_weights
 
 def info(config: Config, as_json: bool = False) -> dict[str, int]:
     """Print and return the parameters by room of the detector in `checkpoint`, or else of the configuration."""
+    # Weights describe themselves; otherwise the settings describe what a training would build.
     described: CheckpointMeta
     has_digest = None
     if config.checkpoint:
@@ -27,6 +28,7 @@ def info(config: Config, as_json: bool = False) -> dict[str, int]:
     else:
         spec = build_spec(config.dataset)
         described = CheckpointMeta(spec, config.model, config.temporal, config.windows.settings)
+    # Parameters are counted without memory for them.
     with torch.device("meta"):
         detector = described.build()
     counts = count_parameters(detector)
@@ -84,10 +86,12 @@ def _sentences(described: CheckpointMeta, detector: Detector, has_digest: bool |
     spec = described.spec
     model = described.model_config
     temporal = described.temporal_config
+    # The shape of the network.
     padded_height, padded_width = detector.backbone.padded_hw
     yield f"frames {spec.frame_width} x {spec.frame_height}, padded to {padded_width} x {padded_height}"
     facts = ", ".join(f"{name} {value}" for name, value in detector.backbone.facts().items())
     yield f"backbone {model.backbone} ({facts}), neck {model.neck}, head {model.head}"
+    # What it was trained on.
     yield f"a step every {described.windows.stride_us / 1000:g} ms"
     lengths = ", ".join(f"{length_us / 1000:g}" for length_us in described.window_lengths_us)
     shrinking = "may" if described.may_shrink_windows else "should not"

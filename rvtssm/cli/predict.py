@@ -39,10 +39,12 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
         if interruption.is_ended:
             say_error(f"{name} was not begun")
             continue
+        # Several recordings get a folder each.
         folder = out
         if len(sources) > 1:
             folder = out / name
         say_replaced(folder, "prediction")
+        # One recording that cannot be read does not stop the others.
         try:
             summary = _predict_one(config, checkpoint, path, folder, interruption)
         except (UserError, OSError) as error:
@@ -51,11 +53,13 @@ def _predict_all(config: Config, checkpoint: LoadedCheckpoint, sources: dict[str
             num_failed += 1
             say_error(f"{name}: {in_one_line(error)}")
             continue
+        # What was found, and whether all was read.
         for sentence in [*summary.lines(), f"in {folder}"]:
             say(sentence)
         if summary.broke_off:
             say_error(f"{summary.broke_off}; what was found before is kept")
             is_cut_off = True
+    # The exit code of all recordings together.
     if num_failed == len(sources):
         raise UserError("run.not_all_done", found=f"none of the {num_failed} recordings could be predicted")
     if interruption.is_ended:

@@ -63,11 +63,13 @@ def say_settings(path: str, source: TransferSource, own: DetectorSettings) -> No
 
 def report_transfer(start: Start, out: Path) -> None:
     """Show how many tensors of a detector are from its start weights, and list all in `out`/init_from.csv."""
+    # The table: where each tensor comes from.
     path = start.path
     source = start.source
     meta = start.meta
     report = start.report
     console.print(_table(path, report))
+    # Advice on classes, time constants and settings that keep tensors from being taken.
     if any(row.reason == NO_CLASS for row in report):
         theirs = ", ".join(source.class_names or ())
         ours = ", ".join(meta.spec.class_names)
@@ -84,6 +86,7 @@ def report_transfer(start: Start, out: Path) -> None:
         )
     if words := _words_of_new(source, meta, report):
         say(f"to take more tensors from the weights, start a new training with {pasted(words)}")
+    # The file has a line per tensor.
     with (
         result_set(out, "init_from", ["init_from.csv"]) as staged,
         open(staged / "init_from.csv", "w", newline="") as text,

@@ -39,6 +39,7 @@ def choose_downsample(
         tiles: How frames are cut, see `StreamDetector`.
         filters: Filters of the events, see `FilterChain`.
     """
+    # Where nothing is to choose, or where it cannot be tried.
     windows = checkpoint.windows
     sensor_hw = source.height, source.width
     usual = downsample_by_size(checkpoint, *tile_size(sensor_hw, tiles))
@@ -46,6 +47,7 @@ def choose_downsample(
     if usual == 1 or is_of_training or source.is_live or not isinstance(checkpoint.detector, Detector):
         return usual
     assert source.time_range_us is not None
+    # The events of the first windows.
     first_us, last_us = source.time_range_us
     num_windows = min(NUM_TRIED, math.ceil((last_us + 1 - first_us) / windows.stride_us))
     until_us = first_us + round(num_windows * windows.stride_us)

@@ -144,6 +144,7 @@ class Camera(LiveSource):
         t = packet["t"].astype(np.int64)
         jumps = clock_jumps(self._latest_us, t)
         arrivals: list[Arrival] = []
+        # A new stream begins at every jump of the clock.
         for start, stop in pairwise(sorted({0, *jumps, len(t)})):
             is_restart = start in jumps
             if is_restart:
@@ -152,6 +153,7 @@ class Camera(LiveSource):
             part = self._gate.push(columns)
             if not len(part):
                 continue
+            # What the camera has said of the time holds for later events too.
             if not is_restart and self._known_us is not None:
                 np.maximum(part.t, self._known_us, out=part.t)
             self._latest_us = self._known_us = int(part.t[-1])
@@ -190,6 +192,7 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
     check_extra("a camera", "camera", "neuromorphic_drivers")
     import neuromorphic_drivers as drivers
 
+    # Its name in messages, and its settings.
     configuration = None
     name = f"camera {serial}"
     if not serial:
@@ -198,6 +201,7 @@ def open_camera(serial: str = "", settings: Path | str | None = None) -> Iterato
         configuration = read_camera_settings(Path(settings), drivers)
         name += f" of the kind {configuration.type()}"
     try:
+        # The first one if no serial number is given.
         device = drivers.open(configuration=configuration, iterator_timeout=_WAIT_S, serial=serial or None)
     except Exception as error:  # as in `arrivals`
         reason = f"found: {', '.join(connected_cameras()) or 'no camera'}"
@@ -246,6 +250,7 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     """Return an instance of a settings class with the given values. All other settings keep their defaults."""
     if not isinstance(given, dict):
         raise UserError("setting.form", name=where, found=repr(given), needed="give names with values")
+    # Names that the class does not have are refused.
     names = [field.name for field in dataclasses.fields(settings)]
     if unknown := [name for name in given if name not in names]:
         raise UserError("setting.unknown", name=f"{where}: {unknown[0]}", needed=names)

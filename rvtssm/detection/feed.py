@@ -143,6 +143,7 @@ class Feed(LiveSource):
 
     def _read(self) -> None:
         try:
+            # Its own thread puts aside whatever comes, until the source or the caller ends.
             for packet in self.source.packets():
                 if self.is_ended:
                     return

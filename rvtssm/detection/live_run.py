@@ -92,6 +92,7 @@ class LiveRun:
         arrived_s = self._arrived[0][1]
         waited_s = max(began_s - arrived_s, 0.0)
         lag_s = max(self.source.clock() - arrived_s, 0.0)
+        # What was lost since the result before belongs to this one.
         num_lost = self.source.num_lost
         num_lost_events = self.source.num_lost_events
         lost = num_lost - self._num_lost

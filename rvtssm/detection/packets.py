@@ -91,6 +91,7 @@ class PacketStream(PipeReader):
         """Yield the columns of the packets that have arrived completely, and what they say of the time after them."""
         start = 0
         while len(self._bytes) - start >= self._needed:
+            # The head of a packet says how long it is.
             num_events, until_us = _PACKET.unpack_from(self._bytes, start)
             if num_events > _MOST_EVENTS:
                 self.broke_off = f"{self.name} announces a packet of {num_events} events; at most {_MOST_EVENTS} fit"

@@ -99,6 +99,7 @@ class Replay(LiveSource):
         if due_us <= self._now_us or self.is_ended:
             self._sleep(_PAUSE_S)
             return []
+        # The next block of the recording, when this one is played.
         while self._done == len(self._block):
             block = next(self._blocks, None)
             if block is None:
@@ -112,6 +113,7 @@ class Replay(LiveSource):
         self._done = stop
         # If the block ends earlier, the next block follows, perhaps with events at the time of its last event.
         until_us = due_us if stop < len(block) else int(block.t[-1])
+        # A camera would have sent them at this moment.
         arrived_s = self._began_s + (until_us - self._began_us) / (1e6 * self._speed)
         self._now_us = until_us
         is_restart = self._is_restart

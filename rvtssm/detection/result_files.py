@@ -216,6 +216,7 @@ def open_array(path: Path, context: ResultContext) -> Iterator[Write]:
         def append(result: WindowResult) -> None:
             nonlocal num_rows
             frame = result.detections
+            # One row per box; the header then counts them.
             boxes = np.zeros(len(frame), DETECTION_DTYPE)
             boxes["t"] = frame.t_us
             boxes["x"], boxes["y"], boxes["w"], boxes["h"] = xyxy_to_ltwh(frame.xyxy).T

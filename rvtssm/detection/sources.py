@@ -147,6 +147,7 @@ def opened_source(
             raise UserError("source.not_opened", name="recording=-", found="standard input is closed", advice=advice)
         raw = getattr(sys.stdin.buffer, "raw", None)  # a thread may read it, which must not hold a lock at the end
         read = getattr(sys.stdin.buffer, "read1") if raw is None else raw.read  # noqa: B009
+        # The first bytes say in which format the events come.
         piped = piped_events(read, "standard input", options)
         with ended_by_signals(piped.end):
             yield OpenedSource("standard input", piped)
@@ -167,6 +168,7 @@ def opened_source(
         images = None
         if (path / DSEC_EVENTS).is_file():
             path, images = path / DSEC_EVENTS, dsec_images(path)
+        # What nobody says of the recording, a `dataset.yaml` above it may say.
         recording, assumed = _open_sized(path, options_above(path, options), unsaid_hw)
         try:
             yield OpenedSource(where, recording, images, assumed)

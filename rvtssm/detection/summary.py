@@ -62,6 +62,7 @@ class RunSummary:
 
     def lines(self) -> list[str]:
         """Return the numbers with their units, a line for each subject."""
+        # The sensor and its frames.
         sensor_h, sensor_w = self.sensor_hw
         frame_h, frame_w = self.frame_hw
         sensor = f"sensor {sensor_w} x {sensor_h} pixels"
@@ -72,9 +73,11 @@ class RunSummary:
             frames.append(f"reduce={self.reduce}")
         if self.tiles:
             frames.append(f"tiles={self.tiles}")
+        # How fast it was.
         pace = f"{self.wall_s:.1f} s, {self.startup_s:.1f} s of it to start"
         if self.realtime_factor is not None:
             pace += f"; then {self.realtime_factor:.2g} x real time"
+        # One line for each subject.
         lines = [f"{self.source}: {', '.join(self._of_events())}"]
         if self.removed:
             shares = [f"{100 * share:.1f} % ({name})" for name, share in self.removed.items()]

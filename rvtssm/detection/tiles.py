@@ -84,6 +84,7 @@ class Tiles:
         """
         if len(self) == 1:
             return of_tiles[0]
+        # N tiles, each with its rectangle (4,) on the sensor.
         rectangles = downsample * np.concatenate([self.corners, self.corners + self.tile_hw[::-1]], axis=1)
         frame = downsample * np.array([0, 0, *self.frame_hw[::-1]])
         pieces = []
@@ -96,6 +97,7 @@ class Tiles:
             count = len(pieces)
             pieces = _joined(pieces, frame, _EDGE_PX * downsample)
         pieces = pieces[:most]
+        # Back to arrays, the best first.
         xyxy = np.array([piece.xyxy for piece in pieces], np.float32).reshape(-1, 4)
         score = np.array([piece.score for piece in pieces], np.float32)
         classes = np.array([piece.class_id for piece in pieces], np.int64)
@@ -140,6 +142,7 @@ class TiledDetector:
             indices: Steps (M,).
             ends_us: When these M steps end, microseconds.
         """
+        # Every tile is a stream: L steps of N streams.
         num = len(self.tiles)
         index = np.stack([np.repeat(indices, num), np.tile(np.arange(num), len(indices))], axis=1)
         predictions = self.streams.push(
@@ -167,6 +170,7 @@ class TiledDetector:
             stride_us: Time of a window, microseconds.
             end_us: When the last one ends, microseconds.
         """
+        # The steps, cut into calls; only the last one needs boxes.
         strides = gap_steps(num_windows) if self._can_rescale else np.ones(num_windows)
         *before, last = np.split(strides, range(_STEPS_PER_CALL, len(strides), _STEPS_PER_CALL))
         for steps in before:
@@ -230,6 +234,7 @@ def _same_object(piece: _Piece, others: list[_Piece]) -> _Piece | None:
     for other in others:
         if piece.class_id != other.class_id or piece.tiles & other.tiles:
             continue
+        # Both are compared where the tiles of both look.
         start, end = np.maximum(piece.seen[:2], other.seen[:2]), np.minimum(piece.seen[2:], other.seen[2:])
         low, high = np.concatenate([start, start]), np.concatenate([end, end])
         iou = float(pairwise_iou(np.clip(piece.xyxy, low, high)[None], np.clip(other.xyxy, low, high)[None])[0, 0])

@@ -76,6 +76,7 @@ class Tracker:
         self.reset()
         self._first_us = stored["first_us"]
         for class_id, state in stored["trackers"].items():
+            # Tracks are made with any box, then filled.
             tracker = self._trackers[class_id] = self._new_tracker(**self._settings)
             tracks = [ByteTrackTracklet(np.array([0.0, 0.0, 1.0, 1.0])) for _ in state["tracks"]]
             _fill(tracker, {name: value for name, value in state.items() if name != "tracks"})
@@ -92,6 +93,7 @@ class Tracker:
         for class_id in sorted({*self._trackers, *detections.class_id.tolist()}):
             if class_id not in self._trackers:
                 self._trackers[class_id] = self._new_tracker(**self._settings)
+            # The boxes of this class, weak ones only to continue tracks.
             rows = np.flatnonzero((detections.class_id == class_id) & (detections.score >= LOWEST_SCORE))
             boxes = self._boxes(
                 xyxy=detections.xyxy[rows].astype(np.float64), confidence=detections.score[rows], data={"row": rows}

@@ -99,6 +99,7 @@ class WindowResult:
 
     def _picture(self, start_us: int, events: object | None, min_score: float) -> np.ndarray:
         """Return the picture (h, w, 3) uint8 RGB with the events from `start_us` on."""
+        # The events of the window: read again, or given.
         if events is None:
             if self.read is None:
                 found = "the events of a pipe or a camera are not kept"
@@ -197,6 +198,7 @@ class Prediction(Sequence[WindowResult]):
         if path.suffix != ".mp4":
             advice = "choose a name that ends in .mp4; `to_coco()` returns the boxes as a list, which json.dump writes"
             raise UserError("file.kind", name=path, found="it is not a video", advice=advice)
+        # So many windows per picture play at the speed of the recording.
         period = max(1, math.ceil(self.summary.hz / MAX_FPS - 1e-9))
         with open_video(path, self.summary.hz / period) as write:
             for i in range(min(period, len(self)) - 1, len(self), period):

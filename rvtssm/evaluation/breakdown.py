@@ -61,6 +61,7 @@ class Breakdown:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dump. None means that there was no ground truth."""
+        # Groups and frames as plain dicts.
         groups = {}
         worst = []
         for group in self.groups:
@@ -102,6 +103,7 @@ def break_down(
     """
     if matched is None:
         matched = match_detections(recordings, spec)
+    # Errors of single frames, then AP of groups of objects.
     confusion, frames, highest_score = _errors(recordings, spec)
     groups = [_by_size(recordings, average_precisions(matched, spec), spec)]
     # By time since the last motion, and by speed.
@@ -155,6 +157,7 @@ def confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
     Each detection, best score first, takes the free object of any class that it overlaps most. `nothing` is the class
     of a missing object or detection.
     """
+    # The detections that a person would see, best first.
     chosen = np.flatnonzero(frame.score >= SHOWN_SCORE)
     chosen = chosen[np.argsort(-frame.score[chosen], kind="stable")]
     iou = pairwise_iou(frame.xyxy[chosen], ltwh_to_xyxy(truth.boxes_ltwh))
@@ -176,6 +179,7 @@ def confusions(truth: Labels, frame: Detections, nothing: int) -> np.ndarray:
 
 def _worst(frames: list[WorstFrame], count: int) -> tuple[WorstFrame, ...]:
     chosen: list[WorstFrame] = []
+    # Most errors first, and no frame beside one that was chosen.
     for frame in sorted(frames, key=lambda frame: (-frame.num_missed - frame.num_false, frame.recording, frame.t_us)):
         if len(chosen) == count:
             break
@@ -215,6 +219,7 @@ def _group(
         counts[part] = 0
         ap[part] = math.nan
         for recording in recordings:
+            # The objects of all other parts are ignored in the matching.
             value = values[recording.name]
             is_in_part[recording.name] = (value >= low) & (value < high)
             counts[part] += len(scored_labels(recording.labels[is_in_part[recording.name]], spec))

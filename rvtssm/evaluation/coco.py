@@ -139,6 +139,7 @@ def _precisions(matches: Sequence[RecordingMatches], num_classes: int, weights: 
     def joined(field: str) -> Any:
         return np.concatenate([getattr(match, field) for match in matches], axis=-1)
 
+    # The detections (N,) of all recordings one after the other.
     recording = np.repeat(np.arange(len(matches)), [len(match.score) for match in matches])
     num_truths = np.stack([match.num_truths for match in matches])  # (R, S, K)
     num_sizes = num_truths.shape[1]
@@ -146,10 +147,12 @@ def _precisions(matches: Sequence[RecordingMatches], num_classes: int, weights: 
     class_id = joined("class_id")
     is_hit = joined("is_hit")
     is_counted = ~joined("is_ignored")
+    # Per class, detections from the best score down; equal scores keep their order, as in pycocotools.
     best_first = []
     for k in range(num_classes):
         of_class = np.flatnonzero(class_id == k)
         best_first.append(of_class[np.argsort(-score[of_class], kind="mergesort")])
+    # As many weightings at once as memory is meant for.
     table_cells = len(OVERLAPS) * len(RECALLS) * num_classes * num_sizes
     at_once = max(1, MOST_CELLS // max(table_cells, int(is_hit.sum(axis=-1).max())))
     for first in range(0, len(weights), at_once):
@@ -172,11 +175,13 @@ def _curves(is_hit: Bools, is_counted: Bools, weights: Ints, recording: Ints, to
     Precision at a recall is the best of all points at or above that recall. Between two hits precision only falls, so
     it is enough to look at hits.
     """
+    # (B, 101) hits that reach each recall; rows are offset so that one search serves all of them.
     needed = _hits_for_recalls(totals)
     rows = np.arange(len(weights))[:, None]
     above = rows * (int(totals.max()) + 2)
     whole = weights.astype(np.float64)  # whole numbers, so that the products are exact
     for overlap in range(len(is_hit)):
+        # Hits (B, N) so far over detections so far, at every hit.
         counted = recording[is_counted[overlap]]
         at = np.flatnonzero(is_hit[overlap][is_counted[overlap]])
         num_hits = whole @ _counts_until(np.arange(len(at)), counted[at], weights.shape[1])
@@ -244,6 +249,7 @@ class Resampled:
         Returns:
             None if the two cannot be compared.
         """
+        # Only evaluations of the same recordings and draws are paired.
         ours = self.replicates[name]
         theirs = other.replicates[name]
         if self.recordings != other.recordings or len(ours) != len(theirs) or not self.has_intervals:
@@ -278,6 +284,7 @@ def resample(matches: Sequence[RecordingMatches], spec: DatasetSpec, num_replica
     num_objects = tuple(int(match.num_truths[0].sum()) for match in matches)
     if len(matches) < 2 or not num_replicates:
         return Resampled(names, metrics, dict.fromkeys(metrics, np.zeros(0)), num_objects)
+    # (B, R): how many times each replicate takes each recording.
     drawn = np.random.default_rng(seed).multinomial(len(matches), [1 / len(matches)] * len(matches), num_replicates)
     return Resampled(names, metrics, weighted_precisions(matches, spec, drawn), num_objects)
 

@@ -46,6 +46,7 @@ def conditions(run: DetectorRun, rates: Sequence[PlannedRate], scored: ScoredRat
     """
     checkpoint = run.checkpoint
     options = run.options
+    # What holds for every evaluation.
     kinds = dict.fromkeys(kind for rate in rates for kind in rate.windows)
     lines = {
         "weights": f"{run.weights.path}, trained at {checkpoint.windows.hz:g} Hz",
@@ -60,6 +61,7 @@ def conditions(run: DetectorRun, rates: Sequence[PlannedRate], scored: ScoredRat
         "precision": f"{run.weights.precision} on {checkpoint.detector.device.type}",
         "still objects": f"no motion for {options.still_ms:g} ms or more, where labels tell; other boxes are ignored",
     }
+    # What the options change.
     if options.step_scale is not None:
         lines["time step"] = f"{options.step_scale:g} whatever the rate"
     if checkpoint.temporal_config.bidirectional:
@@ -137,10 +139,12 @@ def _grid(options: EvaluationConfig, rates: Sequence[PlannedRate]) -> str:
         return "free grid: the exact rate from the first event on"
     if options.grid == "free":
         return "free grid: the exact rate from the first event on, each label scored at the next window end"
-    others = dict.fromkeys(
-        f"{rate.hz:g} Hz was run for {rate.asked_hz:g} Hz" for rate in rates if rate.hz != rate.asked_hz
-    )
-    return "; ".join(["every label time ends a window", *others])
+    said = ["every label time ends a window"]
+    for rate in rates:
+        other = f"{rate.hz:g} Hz was run for {rate.asked_hz:g} Hz"
+        if rate.hz != rate.asked_hz and other not in said:
+            said.append(other)
+    return "; ".join(said)
 
 
 def _streaming(options: EvaluationConfig) -> str:
@@ -203,6 +207,7 @@ def worst_pictures(breakdown: Breakdown, scored: ScoredRate, spec: DatasetSpec) 
         labels = recording.labels[recording.labels.t_us == worst.t_us]
         (frame,) = (frame for frame in recording.detections if frame.t_us == worst.t_us)
         times_us, steps = scored.label_steps[place]
+        # The frame that the detector saw for this label.
         step = max(0, int(steps[np.searchsorted(times_us, worst.t_us)]))  # -1 for a label before any output
         (hist,) = sequence.read(step, step + 1)
         image = draw_frame(shown_events(hist, sequence.settings), frame, labels, spec.class_names)

@@ -261,6 +261,7 @@ class FinishedRates:
         self._inputs = json.loads(json.dumps(inputs))
         if out is None or not (out / REPORT_FILES[0]).is_file():
             return
+        # Rows of the same inputs are taken, with their replicates for paired differences.
         content = json.loads((out / REPORT_FILES[0]).read_text())
         if content.get("inputs") != self._inputs or (is_measured_anew and not content.get("unfinished")):
             return

@@ -68,6 +68,7 @@ class EvaluationConfig(Settings, section="evaluation"):
                 name="evaluation.latency_ms and evaluation.latency_from",
                 advice="both give the duration of a step; leave one of them out",
             )
+        # What only streaming reads.
         usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}
         for key, value in usual.items():
             if not self.streaming and getattr(self, key) != value:

@@ -61,6 +61,7 @@ def measured_latency_ms(run: DetectorRun, sequence: FrameSequence) -> float:
 
     Raise a UserError if the recording is shorter than a window.
     """
+    # The same detector, one window at a time as in live detection.
     spec = sequence.source.plan.spec  # type: ignore[union-attr]  # of a raw recording
     path = sequence.source.path
     recording = open_with(path, spec.read_options)
@@ -71,6 +72,7 @@ def measured_latency_ms(run: DetectorRun, sequence: FrameSequence) -> float:
     detector = StreamDetector(
         run.checkpoint, *sensor_hw, windows=windows, downsample=downsample, config=config, skip="never"
     )
+    # The first windows of the recording, until enough are timed.
     seconds: list[float] = []
     for packet in recording.iterate(reuse=True):
         seconds += [window.seconds for window in detector.push(packet)]
@@ -104,6 +106,7 @@ def read_latency_ms(path: Path) -> float:
             found="the file has no latency",
             advice="give a prediction.json of `rvtssm predict`, or evaluation.latency_ms",
         ) from error
+    # The number must be the time of one window, and one that can be.
     if num_windows != 1:
         raise UserError(
             "file.content",
@@ -153,6 +156,7 @@ def taken_steps(ends_us: np.ndarray, latency_us: float, when_late: str) -> tuple
     free_us = -np.inf
     step = 0
     while step < len(ends_us):
+        # The step begins when its window has ended and the detector is free.
         free_us = max(free_us, float(ends_us[step])) + latency_us
         steps.append(step)
         finished_us.append(free_us)

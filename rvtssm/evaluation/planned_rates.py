@@ -35,6 +35,7 @@ def plan_rates(run: DetectorRun) -> tuple[list[PlannedRate], PlannedRate | None]
     """
     options = run.options
     trained_hz = run.checkpoint.windows.hz
+    # Every rate with the windows that suit the weights; no two may be the same steps.
     window, *others = _window_kinds(run)
     rates: list[PlannedRate] = []
     for hz in options.hz or [trained_hz]:
@@ -106,6 +107,7 @@ def _planned(run: DetectorRun, asked_hz: float, window: str) -> PlannedRate:
     if not any(map(len, steps_us)):
         steps_us = [sequence.windows.dt_us for sequence in sequences]
     step_us = float(np.median(np.concatenate(steps_us)))
+    # Layers may refuse the scale, and labels the rate.
     scale = run.options.step_scale or float(exact_us(step_us)) / checkpoint.windows.stride_us
     checkpoint.detector.prepare(scale)  # raises for layers that do not support this scale
     hz = true_rate(asked_hz, step_us)

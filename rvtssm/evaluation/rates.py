@@ -107,12 +107,14 @@ def score_shifts(run: DetectorRun, rate: PlannedRate, shifts_ms: Sequence[float]
 
 def own_steps(sequence: FrameSequence) -> LabelSteps:
     """Score each label with the window that it was assigned to: the one that ends at the label, or the next one."""
+    # Label times with boxes know their window.
     labels = sequence.labels
     windows = sequence.windows
     box_us, first = np.unique(labels.t_us, return_index=True)
     empty_us = np.setdiff1d(labels.empty_us, box_us)
     empty_steps = np.minimum(np.searchsorted(windows.ends_us, empty_us), len(windows) - 1)
     empty_steps[empty_us < windows.ends_us[0] - windows.dt_us[0]] = -1
+    # Both kinds of label times in order.
     times_us = np.concatenate([box_us, empty_us])
     steps = np.concatenate([labels.window_index[first], empty_steps])
     order = np.argsort(times_us, kind="stable")
@@ -176,12 +178,14 @@ def memory_at(run: DetectorRun, trained: PlannedRate | None, scored: ScoredRate,
     """
     if trained is None:
         return Memory()
+    # AP on objects that stand still needs the memory most.
     is_trained = scored.hz == trained.hz
     still: dict[str, float] = {}
     if is_trained and any(_stands_still(run, recording.labels).any() for recording in scored.recordings):
         still["carried"] = _still_ap(run, scored)
     if not run.options.ablate_memory:
         return Memory(still)
+    # The same rate, with the state reset at every step.
     reset = score_rate(run, trained, seed, is_reset=True)
     without = reset.resampled.interval("AP")
     in_words = {"AP without memory": f"{percent_interval(without)} at {trained.hz:g} Hz, state reset at every step"}

@@ -41,6 +41,7 @@ def _environment(folder: Path) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    # What templates call by name.
     environment.policies["json.dumps_kwargs"] = {}  # keys keep their order
     environment.filters |= {
         "citation": citation,

@@ -54,6 +54,7 @@ def coco_files(images: Sequence[ScoredImage], spec: DatasetSpec) -> dict[str, st
         images: The images.
         spec: The dataset.
     """
+    # One image after the other, with its labels and its detections.
     size = {"width": spec.frame_width, "height": spec.frame_height}
     listed = list[Any]()
     annotations = list[Any]()
@@ -69,6 +70,7 @@ def coco_files(images: Sequence[ScoredImage], spec: DatasetSpec) -> dict[str, st
         for box, class_id, score in zip(*columns, strict=True):
             where = {"image_id": number, "category_id": spec.disk_class_ids[class_id], "bbox": box}
             results.append({**where, "score": score})
+    # Ids are those of the label files.
     categories = []
     for disk_id, name in zip(spec.disk_class_ids, spec.class_names, strict=True):
         categories.append({"id": disk_id, "name": name})
@@ -92,11 +94,13 @@ def csv_files(images: Sequence[ScoredImage], matches: Sequence[RecordingMatches]
         matches: The matches of each recording.
         spec: The dataset.
     """
+    # A row per recording, as if it were the only one.
     recordings = []
     for match in matches:
         metrics = average_precisions([match], spec)
         row: dict[str, Any] = {"recording": match.name, "boxes": int(match.num_truths[0].sum())}
         recordings.append(row | {name: metrics[name] for name in METRICS if name in metrics})
+    # A row per image.
     rows = []
     for image in images:
         pairs = confusions(image.labels, image.detections, spec.num_classes)

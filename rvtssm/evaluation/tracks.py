@@ -46,6 +46,7 @@ def track_metrics(
     """
     from trackers import eval as scores
 
+    # Every recording has a tracker of its own, which runs at the rate of its labels.
     frames = []
     for recording in recordings:
         if label_tracks[recording.name].any():
@@ -55,6 +56,7 @@ def track_metrics(
             frames.append(_compared(recording, label_tracks[recording.name], spec, tracker))
     if not frames:
         return dict.fromkeys(TRACK_METRICS, math.nan)
+    # Each metric is summed over the recordings.
     hota = scores.aggregate_hota_metrics([scores.compute_hota_metrics(*compared) for compared in frames])
     clear = scores.aggregate_clear_metrics([scores.compute_clear_metrics(*compared) for compared in frames])
     identity = scores.aggregate_identity_metrics([scores.compute_identity_metrics(*compared) for compared in frames])
@@ -65,6 +67,7 @@ def _compared(
     recording: ScoredRecording, track_id: np.ndarray, spec: DatasetSpec, tracker: Tracker
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray]]:
     """Return, for every label time, the ids of the labels, the ids of the tracker, and the overlap of their boxes."""
+    # Labels that are scored and have a track.
     labels = recording.labels
     counts = is_scored(labels.boxes_ltwh, labels.t_us, spec) & (track_id > 0)
     labels = labels[counts]
@@ -73,6 +76,7 @@ def _compared(
     tracked_ids = []
     overlaps = []
     for frame in sorted(recording.detections, key=lambda frame: frame.t_us):
+        # The tracker sees all detections; those that are scored and have a track are compared.
         tracked = scored_detections(tracker.update(frame), spec)
         tracked_id = np.asarray(tracked.track_id)
         tracked = tracked[tracked_id > 0]
@@ -100,10 +104,12 @@ def track_speeds(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nda
     """
     if not len(boxes) or not boxes["track_id"].any():
         return np.full(len(labels), np.nan)
+    # Boxes by track and time: the one before is the one before it in the array.
     boxes = boxes[np.lexsort((boxes["t"], boxes["track_id"]))]
     centre = np.stack([boxes["x"] + boxes["w"] / 2, boxes["y"] + boxes["h"] / 2], axis=1).astype(np.float64)
     gap_us = np.diff(boxes["t"], prepend=boxes["t"][0])
     moved_px = np.linalg.norm(np.diff(centre, axis=0, prepend=centre[:1]), axis=1)
+    # A speed needs a box before in the same track, and not too long before.
     is_known = np.diff(boxes["track_id"].astype(np.int64), prepend=-1) == 0
     is_known &= (gap_us > 0) & (gap_us <= LONGEST_TRACK_GAP_US)
     is_known &= (boxes["track_id"] > 0) | _is_track_zero(boxes)
@@ -194,6 +200,7 @@ def check_tracks(run: DetectorRun) -> None:
     options = run.options
     if not options.track:
         return
+    # The package, recordings with tracks on disk, and tracks in them.
     check_extra(f"evaluation.track={options.track}", "tracks", "trackers")
     if run.source != "raw":
         raise UserError(

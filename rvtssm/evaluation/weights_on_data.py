@@ -96,9 +96,11 @@ def for_data(
         has_class_map: Whether the classes of the weights are mapped to those of the data.
         say: Called with what a user should know.
     """
+    # The network for these frames; with a class map, everything else is that of the data.
     detector = detector_for_frame(checkpoint, spec.frame_height, spec.frame_width)
     if has_class_map:
         return replace(checkpoint, spec=spec, detector=detector)
+    # Without one, only the scoring rules are, in pixels of the sensor of the training.
     trained = checkpoint.spec
     per_px = trained.downsample / spec.downsample  # frames have the same size, sensors perhaps not
     rules = {name: getattr(spec, name) for name in _RULES}
@@ -132,6 +134,7 @@ def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:
     differences = [f"{key} {ours[key]}, not {theirs[key]}" for key in ours if ours[key] != theirs[key]]
     if not differences:
         return
+    # What else can be done with these weights depends on what differs.
     class_map = ""
     as_it_is = "'evaluation.class_map={}'"
     if trained.class_names != data.class_names:

@@ -235,7 +235,8 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     """
     if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
         raise UserError("weights.do_not_fit", found="some weights are larger than the data stored for them")
-    largest = max([_ANY_SIZE, len(weights), *(2 * side for weight in weights.values() for side in weight.shape)])
+    longest_side = max((max(weight.shape, default=0) for weight in weights.values()), default=0)
+    largest = max(_ANY_SIZE, len(weights), 2 * longest_side)
     model = meta.model_config
     spec = meta.spec
     numbers = {f"temporal.{name}": value for name, value in asdict(meta.temporal_config).items()} | asdict(model)

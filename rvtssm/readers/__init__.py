@@ -116,6 +116,7 @@ def open_recording(
 
 def open_with(path: Path | str, options: ReadOptions) -> Recording:
     """Open an event file like `open_recording`, with the arguments in one record."""
+    # What is there: a file with some content.
     path, part = split_part(local_path(path))
     named = path  # as messages name it
     path = index_of(path) or path
@@ -129,6 +130,7 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
         raise UserError("file.cut", name=path, found="is empty (0 bytes)", advice=advice)
     if options.format is not None:
         check_choice("format", options.format, readers())
+    # The content tells the format, and the format its reader.
     with file_errors(named):
         name = recording_format(path, options)
         reader = readers()[name]
@@ -172,6 +174,7 @@ def usual_sensor(path: Path | str, options: ReadOptions = _NO_OPTIONS) -> tuple[
         return None
     except UnknownSensorSize as unknown:
         error = unknown
+    # The pixels that the events reach.
     height = width = 0
     with closing(open_with(path, replace(options, height=LARGEST_SIDE, width=LARGEST_SIDE, repair=True))) as recording:
         for events in recording.iterate(reuse=True):
@@ -233,6 +236,7 @@ def _told_format(path: Path, head: bytes, signatures: Mapping[bytes, str]) -> st
     if (indexed := format_of_index(path)) is not None:
         return indexed
     header = read_text_header(path)
+    # Formats with a header of text, then those that have none.
     if header.encoding is not None:
         if header.encoding not in _ENCODINGS:
             cure = f"choose from {', '.join(readers())}"

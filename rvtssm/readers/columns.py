@@ -163,6 +163,7 @@ def order_of_unnamed(path: Path, rows: npt.NDArray[Any], options: ReadOptions, u
     """
     if options.columns:
         return _given(path, [str(i) for i in range(rows.shape[1])], options)
+    # The orders that fit the sensor, any sensor, or at least unsorted events.
     fitting = _fitting(rows, (options.height or LARGEST_SIDE, options.width or LARGEST_SIDE))
     fitting = fitting or _fitting(rows, (LARGEST_SIDE, LARGEST_SIDE))
     if not fitting:
@@ -192,6 +193,7 @@ def _fitting(rows: npt.NDArray[Any], size_hw: tuple[int, int], is_sorted: bool =
 
 
 def _fits(rows: npt.NDArray[np.float64], size_hw: tuple[int, int], is_sorted: bool) -> bool:
+    # Columns (N,): pixels are whole and on the sensor, times rise.
     t, x, y, p = rows.T
     if not is_sorted:
         if len(t) and t.max() < max(size_hw):

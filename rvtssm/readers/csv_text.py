@@ -67,6 +67,7 @@ class CsvRecording(Recording):
     is_unit_fixed = False
 
     def __init__(self, path: Path, layout: _Layout, columns: Columns, gate: Gate) -> None:
+        # Whole lines, and a last one that is only read if nothing of it can be missing.
         num_bytes, rest = _up_to_last_newline(path, layout.offset)
         fields = rest.decode("latin1").strip().split(layout.delimiter)
         num_fields = layout.num_fields
@@ -209,6 +210,7 @@ def _read_layout(path: Path) -> _Layout | None:
     """
     with open(path, "rb") as file:
         head = file.read(_HEAD_BYTES)
+    # Line by line: notes, names, and at last a line of numbers.
     position = len(_BOM) if head.startswith(_BOM) else 0
     names, noted, size_hw, notes = None, None, None, ""
     while True:
@@ -238,6 +240,7 @@ def _read_layout(path: Path) -> _Layout | None:
                 return None
             break
         position += len(line) + len(is_whole)
+    # What notes say of columns and sensor.
     if names is None and noted is not None and len(noted) == len(fields):
         names = noted
     sides = [re.search(rf"{name}\s*[=:]\s*(\d{{1,5}})\b", notes) for name in ("height", "width")]
@@ -246,6 +249,7 @@ def _read_layout(path: Path) -> _Layout | None:
     if geometry := re.match(r"%\s*geometry:(\d{1,5}),(\d{1,5})", notes):
         size_hw = (int(geometry[2]), int(geometry[1]))
         names = names or _OPENEB_NAMES
+    # The first rows show what the columns hold.
     rows = _rows(head[position:], delimiter, len(fields)) if fields else ()
     return _Layout(position, delimiter, names, rows, size_hw)
 

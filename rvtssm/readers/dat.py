@@ -79,6 +79,7 @@ def open_dat(path: Path, options: ReadOptions) -> DatRecording:
     Raises:
         UserError: The file does not hold events, its version is unknown, or the size of the sensor is unknown.
     """
+    # The header, and the two bytes after it that say what the words are.
     header = read_text_header(path)
     data_offset = header.num_bytes
     if header.lines:
@@ -92,6 +93,7 @@ def open_dat(path: Path, options: ReadOptions) -> DatRecording:
             advice = f"only events (0x00 or 0x0c, {DatRecording.unit_bytes} bytes) can be read, give another file"
             raise UserError("file.kind", name=path, found=found, advice=advice)
         data_offset += 2
+    # The version decides where x, y and p lie in a word.
     version = header.value("Version") or str(_VERSION)
     if version not in ("1", "2"):
         found = f"has version {version} of DAT, but only 1 and 2 can be read"
@@ -152,6 +154,7 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
     for start in range(0, num_words, _BLOCK):
         block = words[start : min(start + _BLOCK, num_words)]
         size = len(block)
+        # Every word is taken apart; faults are only noted.
         latest, wrapped, stop = state[LATEST_US], state[WRAPPED_US], num_kept + size
         times, columns, rows, polarities = t[num_kept:stop], x[num_kept:stop], y[num_kept:stop], p[num_kept:stop]
         largest_column = largest_row = np.uint16(0)
@@ -166,6 +169,7 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
             polarities[i] = np.uint8((word >> np.uint64(60)) != np.uint64(0))
             largest_column, largest_row = max(largest_column, column), max(largest_row, row)
             step, before = max(step, np.uint64(time - before)), time  # a step back is a very long one
+        # A sound block is written already, any other goes through the gate.
         has_fault = step > np.uint64(AHEAD_US) or largest_column >= width or largest_row >= height
         has_fault |= times[0] < latest or (latest != NEVER_US and times[0] - latest > AHEAD_US)
         if has_fault:

@@ -185,6 +185,7 @@ def after_other_clock(decode: Decode, first: State, num_units: int, smallest_blo
     """
     if not _has_jump(*_next_events(decode, first.copy(), num_units, EventBuffer(_NUM_PROBED))):
         return first
+    # One event after the other may be the first of the recording's own clock.
     state = first.copy()
     buffer = EventBuffer(smallest_block)
     times_us = list[int]()
@@ -200,6 +201,7 @@ def after_other_clock(decode: Decode, first: State, num_units: int, smallest_blo
             if state[POSITION] >= num_units:
                 return first
             continue
+        # It is, if its time jumps away from all before it and many events follow it without a jump.
         time_us = int(buffer.t[0])
         if times_us and all(_is_jump(time_us - earlier_us) for earlier_us in times_us):
             probe = EventBuffer(max(2 * _MORE * num_strays, smallest_block))
@@ -246,6 +248,7 @@ def num_before_other_clock(
         times_us: Times of the events of the block, at least one.
         before: The number of events before the block, and the time of the last of them.
     """
+    # How many events the file has after this block; a few may be strays.
     after = state.copy()
     probe = EventBuffer(max(MOST_STRAYS + 1, smallest_block))
     num_more = 0

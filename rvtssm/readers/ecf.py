@@ -110,6 +110,7 @@ def open_ecf(path: Path, options: ReadOptions) -> EcfRecording:
         UserError: The table has other columns, or the size of the sensor is unknown.
     """
     with reading(path), open_hdf5(path) as file:
+        # The table must hold events, in chunks that can be unpacked.
         table = file[TABLE]
         is_table = isinstance(table, h5py.Dataset) and table.ndim == 1 and set(NAMES) <= set(table.dtype.names or ())
         if not is_table or not all(table.dtype[name].kind in "iu" for name in NAMES):
@@ -164,6 +165,7 @@ def decode_chunk(data, num_events, t, x, y, p):  # type: ignore[no-untyped-def]
     """
     if len(data) < _HEAD_BYTES:
         return ~len(data)
+    # The head says how many events there are, and how they are packed.
     head = _number(data, 0, 4)
     in_chunk = head >> 2
     if in_chunk < num_events or in_chunk > MAX_CHUNK_EVENTS:
@@ -209,12 +211,14 @@ def _decode_times(data, in_chunk, t):  # type: ignore[no-untyped-def]
     while filled < in_chunk:
         if position >= len(data) or shift > _MAX_SHIFT or time < 0 or time >= LATEST_POSSIBLE_US:
             return ~position
+        # One byte: a run, or a part of a long step. Without branches, both are computed.
         upper, length = np.int64(data[position] >> 4), np.int64(data[position] & 0xF)
         position += 1
         part = -np.int64(upper == 15)  # all bits set for a part of a long step, none for a run
         time += (step + upper) & ~part
         step = (step | length << shift) & part
         shift = (shift + 4) & part
+        # The run: its length may need two more bytes.
         if length == 15 and not part:
             position, length = _long_run(data, position, filled, in_chunk)
             if position < 0:
@@ -237,6 +241,7 @@ def _decode_runs(data, position, in_chunk, num_bytes, length_bits, values):  # t
     while position >= 0 and filled < in_chunk:
         if position + num_bytes > len(data):
             return ~position
+        # One run: its value and its length.
         number = _number(data, position, num_bytes)
         position += num_bytes
         value, length = number >> length_bits, number & longest
@@ -244,6 +249,7 @@ def _decode_runs(data, position, in_chunk, num_bytes, length_bits, values):  # t
             position, length = _long_run(data, position, filled, in_chunk)
             if position < 0:
                 return position
+        # Short runs are written with a fixed length, which needs no test in the loop.
         if length <= 16:
             for i in range(16):
                 values[filled + i] = value
@@ -291,6 +297,7 @@ def _decode_packed(data, position, in_chunk, num_bytes, y, x, p):  # type: ignor
         a, b = _number(data, position, num_bytes), _number(data, position + num_bytes, num_bytes)
         c = _number(data, position + 2 * num_bytes, num_bytes)
         position += 3 * num_bytes
+        # Three numbers hold four events, whose bits are put together.
         second = (a & ((1 << part) - 1)) | (b >> 2 * part) << part
         third = (b & ((1 << 2 * part) - 1)) | (c >> 3 * part) << 2 * part
         values = (a >> part, second, third, c & ((1 << 3 * part) - 1))

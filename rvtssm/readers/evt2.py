@@ -130,6 +130,7 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
     word = np.int64(words[position])
     latest = state[LATEST_US]
     high = state[_HIGH]
+    # The upper time: a glitch, a wrap, or a step ahead.
     if word >> 28 == TIME_HIGH:
         value = word & 0xFFFFFFF
         if is_glitch(words, position + 1, _HIGH_BITS, high, value, _MOST_STEPS, latest):
@@ -140,6 +141,7 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
         return num_kept
     if high < 0:
         return num_kept
+    # An event: the rule of all formats says whether it is kept.
     time = state[_BASE] + ((word >> 22) & 0x3F)
     column = (word >> 11) & 0x7FF
     row = word & 0x7FF
@@ -207,6 +209,7 @@ def _decode_masks(halves, num_words, state, height, width, t, x, y, p):  # type:
     num_kept = np.uint64(0)
     position = 0
     while position < num_words and np.int64(num_kept) <= last_start:
+        # One word: events of a row, or the upper time.
         head = np.int64(halves[position, 1])
         mask = np.int64(halves[position, 0])
         position += 1

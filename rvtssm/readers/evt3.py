@@ -153,6 +153,7 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
         state[_COLUMN] += 12 if kind == _VECT_12 else 8
     if high < 0:
         return num_kept
+    # The rule of all formats says which of them are kept.
     time = state[_BASE] + state[_LOW]
     num_kept, state[LATEST_US] = keep_vector(
         mask, column, row, polarity, time, latest, state, height, width, t, x, y, p, num_kept

@@ -236,6 +236,7 @@ class FilterChain:
         for (name, one), state in zip(self.filters.items(), self._states, strict=True):
             if not len(events):
                 break
+            # Each filter sees what those before it have kept.
             is_kept = one.keep(events, state)
             before = len(events)
             events = events[is_kept]
@@ -281,6 +282,7 @@ def checked_filters(given: Filters) -> dict[str, Filter]:
         raise UserError("setting.form", found=f"filters={given!r} is not a list", advice=f"write filters=[{given}]")
     filters: dict[str, Filter] = {}
     for entry in given:
+        # A name, or a mapping of one name to parameters.
         (name, parameters), *others = entry.items() if isinstance(entry, Mapping) else [(str(entry), {})]
         check_choice("filters", name, FILTERS)
         known = [parameter.name for parameter in fields(FILTERS[name])]  # type: ignore[arg-type]
@@ -315,6 +317,7 @@ def _keep_not_hot(t, x, y, period_begin_us, counts, is_hot, period_us, least, fa
     is_kept = np.empty(len(t), np.bool_)
     height, width = is_hot.shape
     for i in range(len(t)):
+        # When a period ends, its counts decide which pixels are hot in the next one.
         begin_us = t[i] // period_us * period_us
         if begin_us != period_begin_us[0]:
             is_next = begin_us == period_begin_us[0] + period_us
@@ -341,6 +344,7 @@ def _keep_steady(t, x, y, p, begins_us, places, darker_us, longest_us):
     is_kept = np.empty(len(t), np.bool_)
     num_places = begins_us.shape[2]
     for i in range(len(t)):
+        # A cycle begins with an event that is brighter after one that is darker.
         row, column, since_us = y[i], x[i], t[i] - longest_us
         if p[i] == 0:
             darker_us[row, column] = t[i]

@@ -133,6 +133,7 @@ class Gate:
         raw = _without_empty_rows(raw, state)
         if not len(raw[0]):
             return 0
+        # Columns (N,) in their final types, without events that cannot be read.
         t, is_time = self._microseconds(raw[0], where, state)
         self._check_fractions(raw[1:3], where)
         x, is_column = _pixels(raw[1])
@@ -142,6 +143,7 @@ class Gate:
             is_readable = np.logical_and.reduce(valid)
             state[UNREADABLE] += len(t) - int(np.count_nonzero(is_readable))
             columns = [column[is_readable] for column in columns]
+        # Times of 32 bits begin again, and a jump may fall back in the next block.
         period_us = round(2**CLOCK_BITS * TIME_UNITS_US[self.time_unit or "us"])
         clock = self.offset_us, period_us, period_us >> _EXACT_WRAP
         next_t = np.empty(0, np.int64)
@@ -153,6 +155,7 @@ class Gate:
 
     def _microseconds(self, t: Column, where: str, state: State) -> tuple[Column, npt.NDArray[np.bool_] | None]:
         """Return times in microseconds and which of them are valid; None: all are."""
+        # Floats, which need a unit if they have decimals.
         unit, is_valid = self.time_unit or "us", None
         if t.dtype.kind == "f":
             if self.time_unit is None and not np.all((t == np.rint(t)) | ~np.isfinite(t)):
@@ -167,6 +170,7 @@ class Gate:
                 return np.rint(np.where(is_valid, in_us, 0)).astype(np.int64), None if is_valid.all() else is_valid
         if (t.dtype == _INT64 or t.dtype == _UINT32) and unit == "us" and not self.offset_us:
             return t, None  # `_keep` checks them
+        # Whole numbers, which must not overflow in microseconds.
         factor = TIME_UNITS_US[unit]
         largest = min(LATEST_POSSIBLE_US / factor, 2.0**63 - 1024)
         if t.min() <= -largest or t.max() >= largest:
@@ -259,6 +263,7 @@ def _keep(raw_t, raw_x, raw_y, raw_p, next_t, state, height, width, clock, t, x,
     for start in range(0, len(raw_t), _BLOCK):
         block_t, block_x = raw_t[start : start + _BLOCK], raw_x[start : start + _BLOCK]
         block_y, block_p = raw_y[start : start + _BLOCK], raw_p[start : start + _BLOCK]
+        # What is wrong in this block, over one column after the other.
         size = len(block_t)
         latest, wrapped = state[LATEST_US], state[WRAPPED_US]
         first = np.int64(block_t[0]) + wrapped
@@ -275,6 +280,7 @@ def _keep(raw_t, raw_x, raw_y, raw_p, next_t, state, height, width, clock, t, x,
             times = np.concatenate((raw_t[start : start + size + MOST_STRAYS].astype(np.int64), next_t))
             num_kept = keep_block(times, block_x, block_y, block_p, state, height, width, clock, t, x, y, p, num_kept)
             continue
+        # A sound block is copied column by column.
         out_t, out_x = t[num_kept : num_kept + size], x[num_kept : num_kept + size]
         out_y, out_p = y[num_kept : num_kept + size], p[num_kept : num_kept + size]
         for i in range(size):
@@ -301,6 +307,7 @@ def keep_block(raw_t, raw_x, raw_y, raw_p, state, height, width, clock, t, x, y,
     zero_us, period_us, tolerance_us = clock
     exact_us = period_us >> _EXACT_WRAP
     for i in range(len(raw_x)):
+        # Rows that were never written, and a clock that begins again.
         column, row = np.int64(raw_x[i]), np.int64(raw_y[i])
         time = raw_t[i] + wrapped
         if latest != NEVER_US:
@@ -321,6 +328,7 @@ def keep_block(raw_t, raw_x, raw_y, raw_p, state, height, width, clock, t, x, y,
         if latest != NEVER_US and time - latest > AHEAD_US and _returns(raw_t, i, latest - wrapped, 1):
             state[OTHER_CLOCK] += 1
             continue
+        # The rule of all formats: keep, move or drop.
         fault = fault_of(time, column, row, latest, height, width)
         if fault:
             state[fault] += 1

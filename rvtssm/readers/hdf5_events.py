@@ -97,6 +97,7 @@ def open_hdf5_events(path: Path, options: ReadOptions) -> Hdf5Recording:
     """
     offset_us, usual_hw = 0, None
     with reading(path), open_hdf5(path) as file:
+        # Where the columns are, how many rows they have, and what else the file states.
         layout = find_layout(path, file, options)
         if is_dsec(file):
             layout = Layout(layout.columns, layout.time_unit, "dsec")
@@ -158,6 +159,7 @@ def _count(path: Path, file: h5py.File, layout: Layout) -> int:
 
 def _stated_size(file: h5py.File, layout: Layout) -> tuple[int, int] | None:
     """Return height and width that the file states, beside the columns or as attributes; None if it does not."""
+    # Beside the columns, then in attributes from the column up to the file.
     group = layout.columns[0][0].rpartition("/")[0]
     for holder in dict.fromkeys((group, "")):
         prefix = f"{holder}/" if holder else ""
@@ -190,6 +192,7 @@ def _dsec_size(path: Path, layout: Layout, num_events: int) -> tuple[int, int] |
 
     A file with few events is taken for one of DSEC, if they fit.
     """
+    # A few thousand events from all over the file.
     opened = OpenDatasets(path, layout.datasets)
     largest_x = largest_y = 0
     for start in np.linspace(0, max(0, num_events - _SAMPLE_EVENTS), _SAMPLES).astype(int):
@@ -227,6 +230,7 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     Raises:
         UserError: The file holds no events, or in several places.
     """
+    # Groups with all four columns, and tables of four columns.
     everything = _datasets(file)
     datasets = {name: item for name, item in everything.items() if item.ndim in (1, 2)}
     groups: dict[str, list[str]] = {}
@@ -236,6 +240,7 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     complete = {group: names for group, names in groups.items() if _is_complete(names)}
     tables = [name for name, item in datasets.items() if _is_table(item) and not is_vector(item)]
     places = [*complete, *tables]
+    # The caller names the columns, a place, or neither.
     is_here = all(str(name).strip("/") in datasets for name in options.columns.values())
     if options.columns and (is_here or not complete or "columns" not in options.yields):
         return _given(path, file, datasets, options)

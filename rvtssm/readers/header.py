@@ -162,6 +162,7 @@ def sensor_size(
         UnknownSensorSize: No size is known.
         UserError: The file and the caller disagree, or a size is impossible.
     """
+    # What the file says, or else the camera that it names.
     asked = height, width = options.height, options.width
     if in_file is None and (height is None or width is None):
         in_file = of_camera
@@ -175,10 +176,12 @@ def sensor_size(
         found = f"was opened with height={height} width={width}"
         advice = f"a sensor has 1 to {LARGEST_SIDE} pixels per side"
         raise UserError("setting.out_of_range", name=path, found=found, advice=advice)
+    # What is said for a whole folder gives way to what the file says.
     if in_file is not None and "height" in options.yields:
         height = None
     if in_file is not None and "width" in options.yields:
         width = None
+    # Both agree, or they do not, or nobody says it.
     if in_file is not None and height in (None, in_file[0]) and width in (None, in_file[1]):
         return in_file
     if in_file is not None:

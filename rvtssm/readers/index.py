@@ -70,6 +70,7 @@ def index_of(
         buffer: Room for the events of a block.
         first_state: Returns the state at the first event, once it was decoded.
     """
+    # The state before each block, and what the block holds.
     states: list[Ints] = []
     latest_us: list[np.int64] = []
     counts = [0]
@@ -85,6 +86,7 @@ def index_of(
         latest_us.append(state[LATEST_US])
         counts.append(count)
         before = state.copy()
+    # (K, S) states and (K,) times.
     blocks = np.array(states, np.int64).reshape(len(states), len(state)), np.array(latest_us, np.int64)
     return RecordingIndex(*blocks, np.cumsum(counts, dtype=np.int64), state, first_us, is_multiple)
 

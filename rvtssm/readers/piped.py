@@ -94,6 +94,7 @@ class PipedRecording(PipeReader):
 
     def __init__(self, stream: ByteStream, name: str, options: ReadOptions | None = None) -> None:
         super().__init__(stream, name)
+        # The head as a file, so that the same code recognises the format.
         head = _read_head(stream)
         if not head:
             advice = "a stream of events is needed, start the sender first"
@@ -113,6 +114,7 @@ class PipedRecording(PipeReader):
         if not isinstance(recording, ByteRecording):
             found = f"carries {recording.format}, which cannot be read in order"
             raise UserError("file.kind", name=name, found=found, advice="give it as a file")
+        # The decoder of that file goes on with what arrives.
         self._decoder = recording
         self.format, self.height, self.width = recording.format, recording.height, recording.width
         self.num_events = 0
@@ -125,6 +127,7 @@ class PipedRecording(PipeReader):
 
         Call this only once. Each block overwrites the arrays of the block before it.
         """
+        # The decoder reads the bytes that have arrived as if they were its file.
         decoder, undecoded = self._decoder, self._undecoded
         decoder.path = Path(self.name)
         decoder._handle, decoder._handle_owner = undecoded, os.getpid()
@@ -135,6 +138,7 @@ class PipedRecording(PipeReader):
             num_bytes = undecoded.end - decoder._data_offset
             decoder._num_units = max(num_bytes, 0) // decoder.unit_bytes
             while state[POSITION] < decoder._num_units:
+                # Whole words are decoded at once; the rest of a word waits for more bytes.
                 count = decoder._decode(state, buffer)
                 self.faults = ReadFaults.of(state)
                 events = self._before_jump(last_us, buffer.events(count))

@@ -105,6 +105,7 @@ class Recording(Decoder, EventSource):
             num_left = int(index.num_before[-1] - index.num_before[first])
             state = (index.states[first] if num_left else index.last_state).copy()
         self._counted = state
+        # A pass over the whole file also says what is wrong with it.
         is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
         start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
         num_events, first_us, is_multiple = 0, 0, True
@@ -112,6 +113,7 @@ class Recording(Decoder, EventSource):
             if not num_events:
                 first_us = int(buffer.t[0])
             num_events += count
+            # The events of this block that are asked for.
             block = buffer.events(count)
             if is_whole:
                 is_multiple = is_multiple and are_multiples(block.t)

@@ -193,6 +193,7 @@ class Checkpoints(Checkpoint):
             self._can_stop = will_stop
 
     def on_validation_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        # Without ground truth, every AP is better than this one.
         ap = float(trainer.callback_metrics.get("val/AP", math.nan))
         if math.isnan(ap):  # there was no ground truth
             ap = -1.0
@@ -206,6 +207,7 @@ class Checkpoints(Checkpoint):
         if is_best:
             self.best_ap = ap
             self._save(trainer, self.best)
+        # The last weights are those of this validation, often a copy of the best.
         will_stop, _ = self._agreed(trainer)
         self._save(trainer, self.last, copy_of=self.best if is_best else None)
         self._can_stop = will_stop
@@ -282,6 +284,7 @@ class Checkpoints(Checkpoint):
         if not all(bool(weight.isfinite().all()) for weight in kept):
             log.warning("the weights of step %d, or their average, are not finite and not written", trainer.global_step)
             return
+        # Other processes write first, so that a checkpoint only names files that exist.
         files = file_names(trainer.global_step, trainer.world_size)
         try:
             if copy_of is None:

@@ -83,6 +83,7 @@ _CALLS = ("log_metrics", "log_hyperparams", "log_graph", "log_image", "save", "f
 
 def guarded(logger: Logger) -> Logger:
     """Let one warning, with the name of the logger, stand for all that it raises."""
+    # A subclass whose calls cannot fail takes the place of the logger's class.
     base = type(logger)
 
     def survives(name: str) -> Callable[..., Any]:
@@ -146,6 +147,7 @@ def shows_images(trainer: L.Trainer) -> bool:
 
 def _logger_class(name: str) -> type[Logger]:
     """Return a class by its full name. Raise UserError if it is no logger."""
+    # Any class of any package, if it is a logger.
     module, _, attribute = name.rpartition(".")
     try:
         logger_class = getattr(importlib.import_module(module), attribute)
@@ -169,6 +171,7 @@ def _logger_class(name: str) -> type[Logger]:
 
 
 def _build_logger(name: str, logger_class: type[Logger], out_dir: Path) -> Logger:
+    # Loggers that write files write into the folder of the run.
     arguments: dict[str, Any] = {}
     if "save_dir" in inspect.signature(logger_class).parameters:
         arguments["save_dir"] = str(out_dir)
@@ -227,6 +230,7 @@ class DetectionImages(L.Callback):
             return
         if not (trainer.is_global_zero and shows_images(trainer)):
             return
+        # The last labelled frame of the batch, with what was found in it.
         step, stream = batch.frame_index[-1].tolist()
         frame = pl_module.detections[(int(batch.recording[stream]), int(batch.t_us[-1]))]
         labels = pl_module.val_labels[int(batch.recording[stream])]
@@ -300,6 +304,7 @@ def spectrum_figure(spectrum: Spectrum, stride_us: float, title: str) -> np.ndar
         shown = is_drawn & chosen
         label = f"{name}: {int(chosen.sum())}"
         axes.scatter(frequency_hz[shown], timescale_ms[shown], s=7, color=color, alpha=0.6, linewidths=0, label=label)
+    # What the training step can show, and what the bandlimit leaves of it.
     axes.axvline(nyquist_hz, color="0.5", linewidth=1, label=f"Nyquist rate, {nyquist_hz:g} Hz")
     if spectrum.bandlimit:
         limit_hz = spectrum.bandlimit * nyquist_hz

@@ -112,6 +112,7 @@ def with_divided_batch(sections: TrainSections) -> TrainSections:
         return _with_batch(sections, _fitting_batch(sections, _chunks_of_process(sections)))
     if sampling.total_batch is None:
         return sections
+    # The batch of a process must divide what it contributes to a step.
     share = _chunks_of_process(sections)
     batch_size = min(sampling.num_chunks, share)
     if share % batch_size:
@@ -132,6 +133,7 @@ def _chunks_of_process(sections: TrainSections) -> int:
     training = sections.training
     if sampling.total_batch is None:
         return _USUAL_BATCH
+    # Each part must be whole and hold what a batch needs.
     num_parts = training.devices * training.num_nodes * training.accumulate
     share, rest = divmod(sampling.total_batch, num_parts)
     if rest or share < sampling.smallest_batch:
@@ -169,6 +171,7 @@ def _with_batch(sections: TrainSections, batch_size: int) -> TrainSections:
 
 def _fitting_batch(sections: TrainSections, share: int) -> int:
     """Return the largest batch that divides the chunks of a process and fits in memory, otherwise the smallest."""
+    # The detector, its probe, and the memory that is there.
     device = torch.device("cpu")
     if sections.training.accelerator in ("auto", "gpu", "cuda"):
         device = torch.device(usual_device())
@@ -222,6 +225,7 @@ def _free(sections: TrainSections, device: torch.device) -> int | None:
 def _kept_bytes(detector: Detector, is_labelled: bool, autocast: torch.dtype | None) -> int:
     """Return the bytes that autograd keeps for the backward pass of two frames, beside the weights."""
     device = detector.device
+    # Two frames, of which all or none are labelled.
     hist = torch.zeros(_PROBED, 1, detector.in_channels, *detector.frame_hw, dtype=torch.uint8, device=device)
     steps = torch.arange(_PROBED * is_labelled)
     frame_index = torch.stack([steps, torch.zeros_like(steps)], dim=1)

@@ -156,11 +156,15 @@ class DetectionModule(L.LightningModule):
         Args:
             is_cause: Whether the loss of this process is not finite, or the gradients of all.
         """
-        parts = self.of_all_processes((is_cause, self._recordings))
-        numbers = {number for is_bad, recordings in parts if is_bad for number in recordings if number >= 0}
+        # The recordings in the batches of the processes that have the fault.
+        numbers: set[int] = set()
+        for is_bad, of_process in self.of_all_processes((is_cause, self._recordings)):
+            if is_bad:
+                numbers.update(number for number in of_process if number >= 0)
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         recordings = sorted(data.sequences("train")[number].name for number in numbers)
         found = "loss " + ", ".join(f"{name} {float(value):g}" for name, value in self._losses.items())
+        # What else is not finite.
         bad: dict[str, list[str]] = {"weights": [], "gradients": []}
         for name, weight in self.detector.named_parameters():
             if not weight.isfinite().all():
@@ -170,6 +174,7 @@ class DetectionModule(L.LightningModule):
         for kind, names in bad.items():
             if names:
                 found += f"; {kind} {_first_of(names)}"
+        # What a user can do about it.
         step = self.trainer.global_step
         lower = self.settings.optim.learning_rate / 10
         go_on = f"rvtssm train out={self.trainer.default_root_dir} resume=auto optim.learning_rate={lower:g}"
@@ -192,6 +197,7 @@ class DetectionModule(L.LightningModule):
         if self.settings.optim.h2_weight:
             losses["h2"] = h2_term(self.detector.backbone.layers_by_memory(remember=True), H2_BAND)
             losses["total"] = losses["total"] + self.settings.optim.h2_weight * losses["h2"]
+        # In stages without memory, parameters that only influence the state get no gradient.
         idle = list(nn.ModuleList(self.detector.backbone.layers_by_memory(remember=False)).parameters())
         if not len(batch.frame_index):
             idle = [*(prediction for prediction in predictions if prediction is not None), *self.parameters()]
@@ -269,7 +275,9 @@ class DetectionModule(L.LightningModule):
         self.val_streams.clear()  # every recording starts anew, and the weights will change
         frames: dict[int, list[Detections]] = defaultdict(list)
         # A frame that two processes have seen counts once.
-        detections = {key: frame for part in self.of_all_processes(self.detections) for key, frame in part.items()}
+        detections: dict[tuple[int, int], Detections] = {}
+        for of_process in self.of_all_processes(self.detections):
+            detections.update(of_process)
         for (recording, _), frame in sorted(detections.items(), key=lambda item: item[0]):
             frames[recording].append(frame)
         if not frames:
@@ -334,10 +342,12 @@ class DetectionModule(L.LightningModule):
         if is_extension(checkpoint, self.decisive):
             self.extended_at.append(checkpoint["global_step"])
             _leave_schedule_to_the_run(checkpoint["lr_schedulers"])
+        # A lower learning rate scales the whole schedule.
         factor = self.decisive["optim.learning_rate"] / checkpoint["decisive"]["optim.learning_rate"]
         for optimizer in checkpoint["optimizer_states"]:
             for group in optimizer["param_groups"]:
                 group |= {name: factor * group[name] for name in ("lr", "initial_lr", "max_lr", "min_lr")}
+        # Streams and random numbers are those of this process.
         own = read_states(Path(self.trainer.ckpt_path or ""), checkpoint["processes"], self.trainer.global_rank)
         self.train_streams.load_state_dict(own["streams"])
         self.random_state = own["random"]

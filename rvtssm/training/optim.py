@@ -61,14 +61,17 @@ def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> l
         for name, part in detector.named_modules()
         if isinstance(part, nn.Linear) or (isinstance(part, nn.Conv2d) and part.groups == 1)
     }
+    # The parameters inside state-space layers, which have a learning rate of their own.
     of_ssm = {
         id(parameter)
         for part in detector.modules()
         if isinstance(part, TemporalLayer) and isinstance(ssm := getattr(part, "ssm", None), TemporalLayer)
         for parameter in ssm.parameters()
     }
+    # The first and the last layers, which Muon leaves to AdamW.
     ends = {key for key, name in weights.items() if re.search(r"_out(\.|$)", name)}
     ends |= set(list(weights)[:1])
+    # Parameters with equal options are one group.
     groups: dict[tuple[float, float, bool], list[nn.Parameter]] = {}
     for parameter in detector.parameters():
         if parameter.requires_grad:

@@ -78,6 +78,7 @@ class Progress(L.Callback):
             self._show(self._bar, trainer)
 
     def _show(self, bar: rich.progress.Progress, trainer: L.Trainer) -> None:
+        # Where no bar moves, a line is due every minute.
         task = bar.tasks[self._task]
         step = trainer.global_step
         now = time.perf_counter()

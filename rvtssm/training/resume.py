@@ -77,6 +77,7 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
         UserError: The file is not a checkpoint of a run, or `out_dir` holds a run that would be overwritten.
     """
     own = (last_checkpoint(out_dir), best_checkpoint(out_dir))
+    # Where the run goes on: the latest of this folder, a file, or nowhere.
     path = None
     if resume == "auto":
         path = latest_checkpoint(out_dir)
@@ -88,6 +89,7 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
             raise UserError(
                 "file.missing", name=f"resume={resume}", advice="give a .ckpt file of `rvtssm train`, or resume=auto"
             )
+    # A run in this folder is never overwritten by another one.
     is_of_folder = path is not None and path.resolve().parent == own[0].resolve().parent
     if not is_of_folder and any(file.exists() for file in own):
         raise UserError(
@@ -98,6 +100,7 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
         )
     if path is None:
         return None
+    # The file must be whole, and of a run.
     if not is_whole(path):
         best = path.with_name(own[1].name)
         advice = "start the run anew in another folder"

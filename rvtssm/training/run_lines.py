@@ -39,9 +39,11 @@ def facts(
     """Return what a person wants to check before a run: its data, its steps, where and how it runs."""
     training = sections.training
     sampling = sections.sampling
+    # What it trains on.
     recordings = {}
     for split in ("train", "val"):
         recordings[split] = data.in_words(split, data.sequences(split))
+    # How a step is made up, and where it runs.
     batch = f"{total_batch} x {sampling.chunk_length} windows"
     parts = {"processes": training.devices * training.num_nodes, "accumulated batches": training.accumulate}
     factors = [f"{number} {name}" for name, number in parts.items() if number > 1]
@@ -71,6 +73,7 @@ def say_trained(sections: TrainSections, trainer: L.Trainer, module: DetectionMo
             f"ended before step {training.steps}: {checkpoints.num_without_gain} validations in a row had no higher AP "
             f"(training.patience={training.patience})"
         )
+    # One line about the whole run, and where its weights and logs are.
     millions = count_parameters(module.detector)["total"] / 1e6
     text = f"trained {millions:.3f} M parameters for {trainer.global_step} steps in {module.train_seconds:.0f} s"
     text += f" in {training.precision}"

@@ -88,6 +88,7 @@ def check_processes(devices: int, num_nodes: int) -> None:
         UserError: The numbers differ, there are several nodes but no launcher, or srun was only told the total number
             of processes (--ntasks).
     """
+    # Without a launcher, there is one machine.
     name = launcher()
     if name is None:
         if num_nodes > 1 and "MASTER_ADDR" not in os.environ:  # the processes would wait for each other in vain
@@ -99,6 +100,7 @@ def check_processes(devices: int, num_nodes: int) -> None:
                 advice="start the training with scripts/train_torchrun.sh or scripts/train_slurm.sh",
             )
         return
+    # With one, it has started as many processes as the settings say.
     started = LAUNCHERS[name]().world_size()
     if started != devices * num_nodes:
         raise UserError(
