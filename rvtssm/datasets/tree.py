@@ -373,9 +373,8 @@ def _files_of_frames(
     # Some names of no recording are other files; only such names are a mistake.
     by_recording, _, is_from_one = names.by_recording(entries, root)
     found = {}
-    for recording, of_one in by_recording.items():
-        paths, places = zip(*of_one, strict=True)
-        found[recording] = LabelFiles(recording, paths, places, is_from_one)
+    for recording, (paths, places) in by_recording.items():
+        found[recording] = LabelFiles(recording, tuple(paths), tuple(places), is_from_one)
     return found
 
 

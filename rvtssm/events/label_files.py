@@ -140,10 +140,7 @@ def _found_in(
     names = LabelNames(spec.label_names, recordings, only)
     entries = [(image, image.name, _place(path, image, names)) for image in _parsed((path,), spec)]
     by_recording, strangers, is_from_one = names.by_recording(entries, path)
-    found = {}
-    for recording, of_one in by_recording.items():
-        images, places = zip(*of_one, strict=True)
-        found[recording] = _Found(images, places, is_from_one)
+    found = {name: _Found(images, places, is_from_one) for name, (images, places) in by_recording.items()}
     if strangers:  # said once for the file, beside its first recording
         text = f"images, such as {strangers[0]}, belong to a recording that is not there, and were left out"
         found[min(found)].notes[text] = len(strangers)

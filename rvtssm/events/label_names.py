@@ -67,9 +67,7 @@ class LabelNames:
         self.form = form or USUAL
         self._recordings = {unicodedata.normalize("NFC", name): name for name in recordings}
         self.only = only
-        self._patterns = _OF_RECORDING
-        if form:
-            self._patterns = (_compiled(form, _LONGEST_NAME),)
+        self._patterns = (_compiled(form, _LONGEST_NAME),) if form else _OF_RECORDING
 
     def read(self, name: str) -> Place | None:
         """Return what a name says; None if it does not have the form.
@@ -98,7 +96,7 @@ class LabelNames:
 
     def by_recording(
         self, entries: Iterable[tuple[Any, str, Place]], where: Path
-    ) -> tuple[dict[str, list[tuple[Any, Place]]], list[str], bool]:
+    ) -> tuple[dict[str, tuple[list[Any], list[Place]]], list[str], bool]:
         """Sort labelled images, or the label files of frames, by their recordings.
 
         Args:
@@ -106,25 +104,27 @@ class LabelNames:
             where: The file or the folder that holds them, for the message.
 
         Returns:
-            The images by recording, with what their names say; the names of those of recordings that are not there;
+            By recording, its images and what their names say; the names of those of recordings that are not there;
             whether frames are numbered from 1: 1 is the smallest number.
 
         Raises:
             UserError: None of them belongs to a recording.
         """
-        found: dict[str, list[tuple[Any, Place]]] = {}
+        found: dict[str, tuple[list[Any], list[Place]]] = {}
         strangers = []
         for item, name, place in entries:
             if place.recording is None:
                 strangers.append(name)
-            else:
-                found.setdefault(place.recording, []).append((item, place))
+                continue
+            items, places = found.setdefault(place.recording, ([], []))
+            items.append(item)
+            places.append(place)
         if strangers and not found:
             text = f"no label belongs to a recording; the first is {strangers[0]}"
             examples = ", ".join(sorted(self._recordings.values())[:3])
             needed = f"names of the form {self.form}, of recordings such as {examples}"
             raise UserError("labels.name", name=where, found=text, needed=needed, advice=self._advice(strangers[0]))
-        numbers = [place.number for of_one in found.values() for _, place in of_one if not place.is_time]
+        numbers = [place.number for _, places in found.values() for place in places if not place.is_time]
         return found, strangers, min(numbers, default=0) == 1
 
     def refused(self, where: str, name: str) -> UserError:
