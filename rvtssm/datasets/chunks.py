@@ -153,20 +153,11 @@ class Collate:
         else:
             hist = stack_frames(frames, num_steps)
             events = None
-        is_first = torch.tensor([chunk.request.is_first for chunk in chunks])
-        slot = torch.tensor([chunk.request.slot for chunk in chunks])
-        recording = torch.tensor([chunk.request.recording for chunk in chunks])
+        of_streams: dict[str, Any] = {}
+        for name in ("is_first", "slot", "recording"):
+            of_streams[name] = torch.tensor([getattr(chunk.request, name) for chunk in chunks])
         targets = _targets_of(chunks)
-        return SequenceBatch(
-            hist=hist,
-            events=events,
-            dt_us=dt_us,
-            is_first=is_first,
-            is_pad=is_pad,
-            slot=slot,
-            recording=recording,
-            **targets,
-        )
+        return SequenceBatch(hist=hist, events=events, dt_us=dt_us, is_pad=is_pad, **of_streams, **targets)
 
 
 def _targets_of(chunks: list[Chunk]) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rvtssm.datasets.compress import FrameCompressor
-from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence
-from rvtssm.datasets.store_writer import sequence_writer
+from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence, sensor_meta
+from rvtssm.datasets.store_writer import SequenceWriter, sequence_writer
 from rvtssm.datasets.tree import RawRecording
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.label_notes import NOTHING, Noticed
@@ -52,24 +52,18 @@ class Recipe:
     @property
     def meta(self) -> Meta:
         """The metadata that a prepared file stores about its recipe."""
-        spec = self.spec
         settings = self.settings
+        counting = {name: getattr(settings, name) for name in ("stride_us", "length_us", "num_bins", "count_cutoff")}
         return {
-            "dataset": spec.name,
+            "dataset": self.spec.name,
             "convention": settings.convention,
             "representation": settings.representation,
             **({"time_constants_us": list(settings.time_constants_us)} if settings.warmup_us else {}),
             "reduce": settings.reduce,
             "grid": "labels" if self.is_labelled else "free",
-            "stride_us": settings.stride_us,
-            "length_us": settings.length_us,
-            "num_bins": settings.num_bins,
-            "count_cutoff": settings.count_cutoff,
-            "height": spec.height,
-            "width": spec.width,
-            "downsample": spec.downsample,
-            "class_names": list(spec.class_names),
-            "min_box_px": [spec.prepare_min_side_px, spec.prepare_min_diagonal_px],
+            **counting,
+            **sensor_meta(self.spec),
+            "min_box_px": [self.spec.prepare_min_side_px, self.spec.prepare_min_diagonal_px],
             "is_train": self.is_train,
         }
 
@@ -81,21 +75,25 @@ class Plan:
     sequence: SequencePlan
     meta: Meta  # without the values that are only known when all events have been read
 
-    def final_meta(self, num_events: int) -> Meta:
-        """Return the complete metadata, with the number of events and the repairs."""
-        return {**self.meta, "num_events": num_events, "faults": self.sequence.recording.faults.to_json()}
-
-    def written(self, range_us: tuple[int, int], event_notes: Sequence[str] = ()) -> Outcome:
-        """Return the outcome once the file is written.
+    def complete(
+        self, writer: SequenceWriter, num_events: int, range_us: tuple[int, int], event_notes: Sequence[str] = ()
+    ) -> Outcome:
+        """Give the file its complete metadata, and return the outcome.
 
         Args:
+            writer: The writer of the file, which has all frames.
+            num_events: Number of events.
             range_us: Times of the first and the last event.
             event_notes: What was noticed about the events since the recording was planned.
+
+        Raises:
+            UserError: The labels do not fit the events.
         """
         noticed = self.sequence.noticed_within(range_us)
         events = tuple(dict.fromkeys((*noticed.events, *event_notes)))
-        num_moved = self.sequence.recording.faults.backward_steps
-        return Outcome("written", noticed=replace(noticed, events=events, backward_steps=num_moved))
+        faults = self.sequence.recording.faults
+        writer.meta = {**self.meta, "num_events": num_events, "faults": faults.to_json()}
+        return Outcome("written", noticed=replace(noticed, events=events, backward_steps=faults.backward_steps))
 
 
 def prepare_recording(
@@ -125,11 +123,9 @@ def prepare_recording(
         for frames in _compressed(sequence, blocks):
             writer.append(frames)
             if report is not None:
-                report(writer.num_frames / len(sequence.windows))
+                report(len(writer.lengths) / len(sequence.windows))
         # Only now all events are known. If the labels do not fit them, the file is not completed.
-        outcome = plan.written((blocks.first_us, blocks.last_us), event_notes)
-        writer.meta = plan.final_meta(blocks.num_events)
-    return outcome
+        return plan.complete(writer, blocks.num_events, (blocks.first_us, blocks.last_us), event_notes)
 
 
 def plan_recording(

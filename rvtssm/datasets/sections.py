@@ -98,9 +98,9 @@ class SectionedRecording:
     def finish(self) -> Outcome:
         """Complete the file and return the outcome."""
         recording = self.plan.sequence.recording
-        self._writer.meta = self.plan.final_meta(recording.num_events)
+        outcome = self.plan.complete(self._writer, recording.num_events, recording.time_range_us)
         self._stack.close()
-        return self.plan.written(recording.time_range_us)
+        return outcome
 
     def abandon(self) -> None:
         """Close the file without keeping it."""

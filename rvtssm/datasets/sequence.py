@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
-from rvtssm.datasets.store import StoredSequence, differing, open_sequence
+from rvtssm.datasets.store import StoredSequence, differing, open_sequence, sensor_meta
 from rvtssm.datasets.tree import find_recordings, find_sequences, suffixes_of
 from rvtssm.events.label_notes import Noticed, lines_on
 from rvtssm.events.label_rules import clean_boxes
@@ -118,8 +118,7 @@ def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:
     if meta.get("dataset") not in (spec.name, *spec.disk_names):
         found = f"it was prepared as dataset {meta.get('dataset')!r}, but the run asks for {spec.name!r}"
         raise UserError("prepared.other", name=path, found=found)
-    expected = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
-    expected["class_names"] = list(spec.class_names)
+    expected = sensor_meta(spec)
     if differences := differing({**expected, **meta}, expected, " but the run asks for "):
         advice = "set dataset.height and dataset.width to the size of the recordings, or prepare them again"
         raise UserError("prepared.other", name=path, found="; ".join(differences), advice=advice)

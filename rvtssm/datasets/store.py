@@ -144,6 +144,12 @@ class StoredSequence:
         return {**self.__dict__, "_file": None}
 
 
+def sensor_meta(spec: DatasetSpec) -> Meta:
+    """Return the metadata on the sensor and the classes, which a prepared file shares with its dataset."""
+    numbers = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
+    return {**numbers, "class_names": list(spec.class_names)}
+
+
 def shared_settings(meta: Meta) -> Meta:
     """Return the metadata that all prepared files of a dataset share, from the metadata of one file."""
     return {name: value for name, value in meta.items() if name not in ("source", "num_events", "faults", "is_train")}
@@ -241,10 +247,7 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
         "length_us": length_us,
         "num_bins": num_bins,
         "count_cutoff": 10,  # RVT's setting, which its files do not record
-        "height": spec.height,
-        "width": spec.width,
-        "downsample": spec.downsample,
-        "class_names": list(spec.class_names),
+        **sensor_meta(spec),
     }
     return StoredSequence(folder.name, path, windows, to_labels(boxes, windows), meta)
 
@@ -294,9 +297,7 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
 def _loaded(path: Path, member: str | None = None) -> npt.NDArray[Any]:
     with file_errors(path, " cannot be read", "copy the folder again"):
         content: Any = np.load(path, allow_pickle=False)
-        if member is not None:
-            content = content[member]
-        return content
+        return content if member is None else content[member]
 
 
 def _read_tables(path: Path, names: Sequence[str]) -> tuple[Meta, list[int], dict[str, npt.NDArray[Any]]]:

@@ -13,7 +13,6 @@ from typing import Any
 
 import h5py
 import numpy as np
-import numpy.typing as npt
 
 from rvtssm.datasets.store import FORMAT_VERSION, OPTIONAL, TABLES, Meta, crc_of_all_but_frames
 from rvtssm.records import Labels, Windows
@@ -91,12 +90,12 @@ class SequenceWriter:
         self._stored = stored
         self._disk = disk
         self._waiting: list[bytes] = []
-        self._lengths: list[int] = []
+        self.lengths: list[int] = []  # bytes of each frame so far
 
     def append(self, frames: Sequence[bytes]) -> None:
         """Append compressed frames."""
         self._waiting += frames
-        self._lengths += map(len, frames)
+        self.lengths += map(len, frames)
         if sum(map(len, self._waiting)) >= _WRITE_BYTES:
             self.flush()
 
@@ -110,14 +109,6 @@ class SequenceWriter:
             self._stored.resize(size + len(data), axis=0)
             self._stored[size:] = data
         self._waiting = []
-
-    @property
-    def num_frames(self) -> int:
-        return len(self._lengths)
-
-    @property
-    def offsets(self) -> npt.NDArray[np.int64]:
-        return np.cumsum([0, *self._lengths], dtype=np.int64)
 
 
 @contextlib.contextmanager
@@ -147,9 +138,9 @@ def sequence_writer(
             yield writer
             writer.flush()
             # The small tables and the digest over all of them come last.
-            offsets = writer.offsets
-            if len(offsets) != len(windows) + 1:
-                found = f"received {len(offsets) - 1} frames for {len(windows)} windows"
+            offsets = np.cumsum([0, *writer.lengths], dtype=np.int64)
+            if len(writer.lengths) != len(windows):
+                found = f"received {len(writer.lengths)} frames for {len(windows)} windows"
                 raise UserError("prepared.damaged", name=path, found=found)
             stored_labels = (getattr(labels, field.name) for field in fields(Labels))
             tables = dict(zip(TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))

@@ -17,7 +17,7 @@ import numpy as np
 from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles, is_shared
 from rvtssm.events.label_names import LabelNames
 from rvtssm.events.labels import BOX_DTYPE, Boxes
-from rvtssm.readers import Recording, open_with
+from rvtssm.readers import open_with
 from rvtssm.readers.csv_text import is_event_text
 from rvtssm.readers.table import event_suffixes
 from rvtssm.records import DatasetSpec
@@ -78,10 +78,12 @@ class RawRecording:
             with contextlib.closing(open_with(self.events_path, spec.read_options)) as recording:
                 first_us, last_us = recording.time_range_us
                 end_us = last_us + 1  # windows are half-open, so one that ends here holds all events
-                if offset is None:
-                    offset = _time_shift_us(recording)
-                elif not isinstance(offset, int):
+                if isinstance(offset, str):
                     offset = first_us
+                elif offset is None and (offset := recording.time_shift_us) is None:
+                    found = "does not tell the time shift of its labels, as RAW files and DSEC do"
+                    advice = "give dataset.label_offset_us=N or from_start in place of auto"
+                    raise UserError("labels.no_time", name=recording.path, found=found, advice=advice)
         return self.labels.read(spec, end_us, offset)
 
     def _offset(self, spec: DatasetSpec) -> int | str | None:
@@ -105,16 +107,6 @@ class RawRecording:
             suffix = label_file.name.removeprefix(Path(self.name).name)
             advice = f"; there is {label_file.name}, so set `labels: {suffix}` in dataset.yaml"
         return f"{self.events_path} has no labels ({self.name}{spec.boxes_suffixes[0]}){advice}"
-
-
-def _time_shift_us(recording: Recording) -> int:
-    """Return the time shift of a recording. Raise UserError if its file does not tell it."""
-    shift_us = recording.time_shift_us
-    if shift_us is None:
-        found = "does not tell the time shift of its labels, as RAW files and DSEC do"
-        advice = "give dataset.label_offset_us=N or from_start in place of auto"
-        raise UserError("labels.no_time", name=recording.path, found=found, advice=advice)
-    return shift_us
 
 
 def has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:

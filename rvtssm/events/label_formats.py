@@ -254,12 +254,8 @@ def _columns_of(words: list[str], columns: tuple[str, ...], where: str) -> dict[
         raise _of_tool(where, tool)
     num_fixed = len(columns) - (columns[-1] in _OPEN)
     rest = len(words) - num_fixed
-    is_form = rest == 0
-    if columns[-1] == "polygon":
-        is_form = rest >= 6 and rest % 2 == 0
-    elif columns[-1] == "points":
-        is_form = rest >= 2
-    if not is_form:
+    fits_open = {"polygon": rest >= 6 and rest % 2 == 0, "points": rest >= 2}
+    if not fits_open.get(columns[-1], rest == 0):
         known = {6: "[class, cx, cy, w, h, confidence] or [time_us, class, cx, cy, w, h]"}
         example = known.get(len(words), "[class, polygon] or [class, cx, cy, w, h, points]")
         advice = ""
