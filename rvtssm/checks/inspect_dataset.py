@@ -14,7 +14,7 @@ from rvtssm.checks.inspect_recording import MARGINS, blank_figure, inspect_recor
 from rvtssm.datasets.agreement import raw_lines
 from rvtssm.datasets.prepare_recording import Plan, Recipe, plan_recording
 from rvtssm.datasets.store import Meta, open_sequence, shared_settings
-from rvtssm.datasets.tree import RawRecording, find_all_sequences, find_recordings, has_split
+from rvtssm.datasets.tree import RawRecording, find_all_sequences, find_recordings, has_split, nothing_there
 from rvtssm.events.label_notes import NOTHING, LabelTimes, Noticed, lines_on
 from rvtssm.events.label_rules import Note, box_faults, span_faults, with_class_indices
 from rvtssm.events.labels import BOX_DTYPE, find_nothing
@@ -51,11 +51,6 @@ class Part:
     messages: tuple[str, ...] = ()  # faults and notes on the recording and its boxes
     error: str = ""
     settings: Meta = field(default_factory=dict)  # of the preparation; empty for a raw recording
-
-    @property
-    def mean_rate(self) -> float:
-        """Events per second."""
-        return self.num_events / max(self.duration_us, 1) * 1e6
 
 
 @dataclass(frozen=True)
@@ -136,8 +131,7 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None) -> TreeInspection:
     """
     entries = [("", path)] if path.is_file() else find_all_sequences(path)
     if not entries:
-        found = f"it holds no prepared sequences in {', '.join(SPLITS)}"
-        raise UserError("file.missing", name=path, found=found, advice="see data_prep/README.md")
+        raise nothing_there(path, f"no prepared sequences in {', '.join(SPLITS)}")
     tasks = [(("prepared", split, entry.stem), _prepared_part, (split, entry, spec)) for split, entry in entries]
     parts = tuple(measured(tasks, 1, path.name).values())
     settings = next((part.settings for part in parts if part.settings), None)
@@ -166,8 +160,7 @@ def inspect_raw(path: Path, spec: DatasetSpec) -> TreeInspection:
             recipe = Recipe(spec, WindowSettings(), split == "train")
             tasks += raw_tasks(find_recordings(path, split, spec), split, recipe)
     if not tasks:
-        found = f"it holds no recordings of {spec.name} in {', '.join(SPLITS)}"
-        raise UserError("file.missing", name=path, found=found, advice="see data_prep/README.md")
+        raise nothing_there(path, f"no recordings of {spec.name} in {', '.join(SPLITS)}")
     parts = tuple(measured(tasks, 1, path.name).values())
     notes = (*raw_lines(path, spec), *noticed_lines(parts, spec))
     return TreeInspection(path.name, "raw", spec.name, spec.class_names, parts, {}, notes)
@@ -324,9 +317,8 @@ def tree_figure(inspection: TreeInspection) -> Any:
         # Below: each recording by its length and rate.
         parts = [part for part in inspection.parts if part.split == split and part.num_events]
         durations = [part.duration_us / 1e6 for part in parts]
-        recordings.scatter(
-            durations, [part.mean_rate / 1e6 for part in parts], label=split or inspection.name, alpha=0.7
-        )
+        rates = [part.num_events / max(part.duration_us, 1) for part in parts]  # million events per second
+        recordings.scatter(durations, rates, label=split or inspection.name, alpha=0.7)
     recordings.set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))
     recordings.set_ylim(bottom=0)
     for text in recordings.legend().get_texts():

@@ -11,7 +11,7 @@ from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, name_of, prepared_
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import StoredSequence, open_sequence
-from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences
+from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences, nothing_there
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.label_rules import Note
 from rvtssm.events.sequence_plan import SequencePlan
@@ -78,8 +78,7 @@ def verify_dataset(
             arguments = (split, name, path, recordings.get(name), recipe)
             tasks.append((("prepared", split, name), _verify_prepared, arguments))
     if not tasks and not found.faults:
-        nothing = f"it holds nothing in {', '.join(config.splits)}"
-        raise UserError("file.missing", name=raw_dir or prepared_dir, found=nothing, advice="see data_prep/README.md")
+        raise nothing_there(raw_dir or prepared_dir, f"nothing in {', '.join(config.splits)}")
     # What each of them has by itself.
     parts = measured(tasks, config.workers, "checking")
     found.num_checked = len(parts)

@@ -66,9 +66,7 @@ class SamplingConfig(Settings, section="sampling"):
     @property
     def smallest_batch(self) -> int:
         """The fewest chunks of a batch."""
-        if self.mode == "mixed":
-            return 2
-        return 1
+        return 2 if self.mode == "mixed" else 1
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -183,9 +183,7 @@ class SequenceDataModule:
     def train_dataloader(self) -> ResumableLoader:
         sequences, random_kinds, stream_kinds = self.sequences_to_draw()
         num_kinds = len({*random_kinds, *stream_kinds})
-        accumulate = 1
-        if self.trainer is not None:
-            accumulate = self.trainer.accumulate_grad_batches
+        accumulate = 1 if self.trainer is None else self.trainer.accumulate_grad_batches
         num_steps = [len(sequence.windows) for sequence in sequences]
         label_steps = [sequence.label_steps for sequence in sequences]
         of_run = self.sampling, self.seed, *self._place()
@@ -241,26 +239,24 @@ class SequenceDataModule:
         if source in self._compared:
             return
         self._compared.add(source)
-        raw_dir = self.config.raw_dir
-        prepared_dir = self.config.prepared_dir
-        lines = raw_lines(raw_dir, self.spec)
-        if source == "prepared" and prepared_dir is not None:
-            lines += prepared_lines(prepared_dir, raw_dir, self.spec)
+        config = self.config
+        lines = raw_lines(config.raw_dir, self.spec)
+        if source == "prepared" and config.prepared_dir is not None:
+            lines += prepared_lines(config.prepared_dir, config.raw_dir, self.spec)
         for line in lines:
             say(line)
 
     def _check_whole(self) -> None:
         """Raise UserError if half of the training recordings are not prepared, unless the user chose the others."""
-        raw_dir = self.config.raw_dir
-        prepared_dir = self.config.prepared_dir
-        if self.config.source is not None or prepared_dir is None:
+        config = self.config
+        folder = config.prepared_dir
+        if config.source is not None or folder is None:
             return
-        missing, _, num_raw = missing_and_deleted(prepared_dir, raw_dir, "train", self.spec)
+        missing, _, num_raw = missing_and_deleted(folder, config.raw_dir, "train", self.spec)
         if 2 * len(missing) >= num_raw > 0:
-            needed = f"{len(missing)} of {num_raw} training recordings in {raw_dir} are not prepared"
+            needed = f"{len(missing)} of {num_raw} training recordings in {config.raw_dir} are not prepared"
             advice = "run `rvtssm preprocess` again, or say dataset.source=prepared to use only the others"
-            name = "dataset.prepared_dir"
-            raise UserError("setting.needs", name=name, found=prepared_dir, needed=needed, advice=advice)
+            raise UserError("setting.needs", name="dataset.prepared_dir", found=folder, needed=needed, advice=advice)
 
     def _raw_split(self, split: str) -> RawSplit:
         if split not in self._raw:

@@ -18,7 +18,7 @@ from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, raw_lines
 from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Outcome, Recipe, is_complete
 from rvtssm.datasets.sections import FAILURES, Job, Run, failure
-from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, suffixes_of
+from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, nothing_there, suffixes_of
 from rvtssm.events.label_notes import lines_on
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers.faults import say
@@ -155,8 +155,7 @@ def preprocess_dataset(
             name = f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}"
             summary.outcomes[name] = Outcome("failed", message)
     if not jobs and not summary.failed:
-        found = f"it holds no recordings in {', '.join(config.splits)}"
-        raise UserError("file.missing", name=raw_dir, found=found, advice="see data_prep/README.md")
+        raise nothing_there(raw_dir, f"no recordings in {', '.join(config.splits)}")
     folders = {job.path.parent for job in jobs}
     for folder in folders:
         folder.mkdir(parents=True, exist_ok=True)  # if this fails, it is one error and not one per recording

@@ -185,7 +185,7 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
             num_chunks = len(self._labelled)
             in_batch = self.num_random
         else:
-            num_chunks = sum(len(self._chunks(r, kind)) for r, kind in enumerate(self._stream_kinds(epoch)))
+            num_chunks = sum(len(self._chunks(r, kind)) for r, (_, kind) in enumerate(self._streams(epoch)))
             in_batch = self.num_streams
         num_batches = math.ceil(num_chunks / (in_batch * self.world_size))
         return math.ceil(num_batches / self.accumulate) * self.accumulate
@@ -193,28 +193,25 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
     def _chunks(self, recording: int, kind: int) -> list[tuple[int, int]]:
         return chunks_of(self.num_steps[kind * self.num_recordings + recording], self.config.chunk_length)
 
-    def _stream_seeds(self, epoch: int) -> list[int]:
-        return [_seed(self.seed, _STREAM_AUGMENT, epoch, r) for r in range(self.num_recordings)]
-
-    def _stream_kinds(self, epoch: int) -> list[int]:
-        """Return the kind of windows of each recording in the streams of an epoch."""
-        return [_drawn(self.stream_kinds, seed) for seed in self._stream_seeds(epoch)]
+    def _streams(self, epoch: int) -> list[tuple[int, int]]:
+        """Return the augment seed and the kind of windows of each recording in the streams of an epoch."""
+        seeds = [_seed(self.seed, _STREAM_AUGMENT, epoch, r) for r in range(self.num_recordings)]
+        return [(seed, _drawn(self.stream_kinds, seed)) for seed in seeds]
 
     def _slots(self, epoch: int) -> list[list[ChunkRequest]]:
         """Return the requests of each slot of this process, equally many for all slots."""
         if not self.num_streams:
             return []
         order = np.random.default_rng([self.seed, _STREAM_ORDER, epoch]).permutation(self.num_recordings).tolist()
-        seeds = self._stream_seeds(epoch)
-        kinds = self._stream_kinds(epoch)
-        line = [(r, start, stop) for r in order for start, stop in self._chunks(r, kinds[r])]
+        streams = self._streams(epoch)
+        line = [(r, start, stop) for r in order for start, stop in self._chunks(r, streams[r][1])]
         num_slots = self.num_streams * self.world_size
         cuts = [slot * len(line) // num_slots for slot in range(num_slots + 1)]
         slots = []
         for slot in range(self.num_streams):
             begin, end = cuts[self.rank * self.num_streams + slot :][:2]
             requests = [
-                ChunkRequest(r, start, stop, start == 0 or i == 0, slot, seeds[r], kinds[r])
+                ChunkRequest(r, start, stop, start == 0 or i == 0, slot, *streams[r])
                 for i, (r, start, stop) in enumerate(line[begin:end])
             ]
             slots.append(requests + [_empty(slot)] * (self.length(epoch) - len(requests)))

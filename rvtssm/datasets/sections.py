@@ -64,10 +64,6 @@ class SectionedRecording:
             sequence_writer(job.path, sequence.windows, sequence.labels, sequence.frame_shape)
         )
 
-    @property
-    def is_written(self) -> bool:
-        return self._written == len(self.bounds)
-
     def next_section(self, most_ahead: int) -> int | None:
         """Return the next section to count. None if none is left, or if too many wait for a slower one.
 
@@ -180,8 +176,9 @@ class Run:
                 self._cut[job] = SectionedRecording(job, done.result, self._workers.num_workers)
             elif is_section:
                 cut = self._cut[job]
-                self._show(job, cut.take(done.key[1], done.result))
-                if cut.is_written:
+                share = cut.take(done.key[1], done.result)
+                self._show(job, share)
+                if share == 1:
                     del self._cut[job]
                     return cut.finish()
             else:

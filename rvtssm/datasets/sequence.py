@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rvtssm.datasets.augment import Placement
 from rvtssm.datasets.packed_batch import count_frames
 from rvtssm.datasets.store import StoredSequence, differing, open_sequence, sensor_meta
-from rvtssm.datasets.tree import find_recordings, find_sequences, suffixes_of
+from rvtssm.datasets.tree import find_recordings, find_sequences, nothing_there, suffixes_of
 from rvtssm.events.label_notes import Noticed, lines_on
 from rvtssm.events.label_rules import clean_boxes
 from rvtssm.events.labels import annotated, interpolated_boxes, to_labels
@@ -146,8 +146,7 @@ def open_prepared_split(prepared_dir: Path | str, split: str, spec: DatasetSpec)
     paths = find_sequences(prepared_dir, split)
     if not paths:
         found = "it holds no prepared recording"
-        advice = "run `rvtssm preprocess`"
-        raise UserError("file.missing", name=f"{prepared_dir}/{split}", found=found, advice=advice)
+        raise UserError("file.missing", name=f"{prepared_dir}/{split}", found=found, advice="run `rvtssm preprocess`")
     return [open_prepared(path, spec) for path in paths]
 
 
@@ -205,8 +204,7 @@ class RawSplit:
         self.split = split
         recordings = find_recordings(raw_dir, split, spec)
         if not recordings:
-            found = f"it holds no recording that ends in {' '.join(suffixes_of(spec))}"
-            raise UserError("file.missing", name=f"{raw_dir}/{split}", found=found, advice="see data_prep/README.md")
+            raise nothing_there(f"{raw_dir}/{split}", f"no recording that ends in {' '.join(suffixes_of(spec))}")
         self._recordings = []
         self._noticed: dict[str, Noticed] = {}
         self._said: set[str] = set()

@@ -85,9 +85,7 @@ class StoredSequence:
     def frames(self, start: int, stop: int, placement: Placement | None = None) -> npt.NDArray[Any]:
         """Return the frames of the windows [start, stop), moved by `placement`."""
         frames = self.histograms(start, stop)
-        if placement is not None:
-            frames = placement.histograms(frames)
-        return frames
+        return frames if placement is None else placement.histograms(frames)
 
     def counted_anew(self, windows: Windows) -> NoReturn:
         """Raise UserError, since prepared frames cannot be counted again."""
@@ -212,7 +210,7 @@ def _names(path: Path, meta: Meta) -> Iterator[str]:
         yield source[: end.start()]
 
 
-def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
+def open_rvt_sequence(folder: Path, spec: DatasetSpec) -> StoredSequence:
     """Open a recording prepared by RVT with its original windows and labels.
 
     Args:
@@ -222,7 +220,6 @@ def open_rvt_sequence(folder: Path | str, spec: DatasetSpec) -> StoredSequence:
     Raises:
         UserError: Files are missing, or contradict each other or the spec.
     """
-    folder = Path(folder)
     histograms_dir, length_us, num_bins = _rvt_histograms_dir(folder / RVT_FOLDER)
     path = histograms_dir / rvt_frames_name(spec)
     ends_us = _loaded(histograms_dir / "timestamps_us.npy").astype(np.int64)
@@ -334,8 +331,7 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int]]:
         digest = meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
         found = "was not written by `rvtssm preprocess`"
-        advice = "delete it or choose another folder"
-        raise UserError("file.kind", name=path, found=found, advice=advice) from None
+        raise UserError("file.kind", name=path, found=found, advice="delete it or choose another folder") from None
     if version != FORMAT_VERSION:
         found = f"has format version {version}, but this program reads {FORMAT_VERSION}"
         raise UserError("prepared.other", name=path, found=found, advice="prepare it again with overwrite=true")

@@ -91,9 +91,8 @@ class RawRecording:
         if not isinstance(spec.label_offset_us, Mapping):
             return spec.label_offset_us
         if self.name not in spec.label_offset_us:
-            name = f"label_offset_us of {self.name}"
             advice = "add it to the table; 0 moves nothing"
-            raise UserError("setting.missing", name=name, advice=advice)
+            raise UserError("setting.missing", name=f"label_offset_us of {self.name}", advice=advice)
         return spec.label_offset_us[self.name]
 
     def why_unlabelled(self, spec: DatasetSpec) -> str:
@@ -107,6 +106,11 @@ class RawRecording:
             suffix = label_file.name.removeprefix(Path(self.name).name)
             advice = f"; there is {label_file.name}, so set `labels: {suffix}` in dataset.yaml"
         return f"{self.events_path} has no labels ({self.name}{spec.boxes_suffixes[0]}){advice}"
+
+
+def nothing_there(where: object, what: str) -> UserError:
+    """Return the error for a place that holds `what`, such as "no recordings in train"."""
+    return UserError("file.missing", name=where, found=f"it holds {what}", advice="see data_prep/README.md")
 
 
 def has_split(raw_dir: Path, split: str, spec: DatasetSpec) -> bool:
@@ -151,9 +155,8 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, Path
             claimed.add(path)
             other = events.setdefault(name, path)
             if _folder_of(root, other) != _folder_of(root, path):
-                advice = "rename one of them, with its labels"
                 found = f"has the name of {other}, another recording of the split"
-                raise UserError("file.ambiguous", name=path, found=found, advice=advice)
+                raise UserError("file.ambiguous", name=path, found=found, advice="rename one of them, with its labels")
             if other != path:
                 unused.append((other, path))
     if unused:
@@ -258,8 +261,7 @@ def _check_folders(raw_dir: Path, root: Path, split: str, spec: DatasetSpec) -> 
     elif spec.name == "custom":
         example = "split_sources: {train: [all/walk1*], val: [all/walk2*]} in dataset.yaml"
         advice += f"; if one folder, such as all/, holds those of all splits, divide them, as in {example}"
-    name = " and ".join(map(str, folders))
-    raise UserError("file.missing", name=name, found="does not exist", advice=advice)
+    raise UserError("file.missing", name=" and ".join(map(str, folders)), found="does not exist", advice=advice)
 
 
 def _glob(root: Path, split: str, spec: DatasetSpec, suffix: str) -> Iterator[tuple[Path, str]]:

@@ -137,12 +137,16 @@ def _parse_coco(path: Path, size_wh: tuple[int, int], columns: tuple[str, ...]) 
             missing = "image" if owner is None else "category"
             raise _refused(where, f"there is no {missing} with the id {annotation[f'{missing}_id']}")
         sides = _coco_sides(annotation, where)
+        track = annotation.get("track_id")
+        # Some tools write it among the attributes.
+        if track is None and isinstance(attributes := annotation.get("attributes"), dict):
+            track = attributes.get("track_id")
         if annotation.get("iscrowd"):
             owner.notes[CROWD] += 1
         elif sides is None:
             owner.notes[NO_BOX] += 1
         else:
-            owner.boxes.append(FoundBox(sides, kind, f"{path}, {where}", _coco_track(annotation, where)))
+            owner.boxes.append(FoundBox(sides, kind, f"{path}, {where}", _track(track, where)))
     return list(images.values())
 
 
@@ -196,14 +200,6 @@ def _coco_sides(annotation: Mapping[str, Any], where: str) -> Sides | None:
     if not all(isinstance(polygon, list) and len(polygon) % 2 == 0 for polygon in polygons):
         raise _refused(where, "the segmentation is not lists of x, y, x, y, ...")
     return _around([_number(number, where) for polygon in polygons for number in polygon])
-
-
-def _coco_track(annotation: Mapping[str, Any], where: str) -> int:
-    attributes = annotation.get("attributes")
-    track = annotation.get("track_id")
-    if track is None and isinstance(attributes, dict):
-        track = attributes.get("track_id")
-    return _track(track, where)
 
 
 def _track(track: Any, where: str) -> int:
