@@ -147,9 +147,7 @@ def preprocess_dataset(
         folder, recipe = prepared_dir / split, Recipe(spec, settings, split == "train", config.is_labelled)
         for recording in find_recordings(raw_dir, split, spec):
             jobs.append(Job(split, recording, folder / f"{recording.name}.h5", recipe))
-        if not config.is_labelled:
-            continue
-        for boxes_path in find_boxes_without_events(raw_dir, split, spec):
+        for boxes_path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
             suffixes = ", *".join(suffixes_of(spec))
             message = f"{boxes_path} belongs to no recording (*{suffixes}); {RECORDING_IS_ELSEWHERE}"
             name = f"{split}/{boxes_path.name.removesuffix(spec.boxes_suffix)}"

@@ -123,7 +123,8 @@ class Run:
     def __init__(self, jobs: list[Job], workers: Workers, advance: Callable[..., None]) -> None:
         self._jobs = deque(sorted(jobs, key=lambda job: job.num_bytes, reverse=True))
         self._workers = workers
-        self._advance, self._num_jobs, self._num_finished = advance, len(jobs), 0
+        self._advance = advance
+        self._num_finished = 0
         self._shown = dict.fromkeys(jobs, 0.0)  # share of the windows that is done
         # A recording longer than half of a worker's share could keep the other workers waiting at the end.
         fair_share = sum(job.num_bytes for job in jobs) / workers.num_workers
@@ -146,7 +147,7 @@ class Run:
                 cut.abandon()
 
     def _show(self, job: Job, share: float) -> None:
-        text = f"{self._num_finished}/{self._num_jobs} recordings, {job.name}"
+        text = f"{self._num_finished}/{len(self._shown)} recordings, {job.name}"
         self._advance((share - self._shown[job]) * job.num_bytes, text)
         self._shown[job] = share
 
@@ -178,7 +179,7 @@ class Run:
                 cut = self._cut[job]
                 share = cut.take(done.key[1], done.result)
                 self._show(job, share)
-                if share == 1:
+                if share == 1:  # all windows are written
                     del self._cut[job]
                     return cut.finish()
             else:
