@@ -42,7 +42,7 @@ def test_parameter_counts_are_those_of_the_paper(size, temporal, published):
     assert counts["total"] == sum(number for room, number in counts.items() if room != "total")
 
 
-def test_nano_has_a_million_parameters_and_a_third_of_the_products_of_tiny():
+def test_nano_has_under_a_million_parameters_and_a_third_of_the_products_of_tiny():
     """Products, because a time depends on the machine."""
 
     def costs(size):
@@ -53,7 +53,7 @@ def test_nano_has_a_million_parameters_and_a_third_of_the_products_of_tiny():
         return sum(parameter.numel() for parameter in detector.parameters()), counter.get_total_flops()
 
     (nano, nano_flops), (_, tiny_flops) = costs("nano"), costs("tiny")
-    assert 0.9e6 < nano < 1.1e6
+    assert 0.8e6 < nano < 1e6
     assert nano_flops < tiny_flops / 3
 
 
