@@ -10,6 +10,7 @@ import numpy as np
 from rvtssm.readers.faults import ReadFaults
 from rvtssm.readers.gate import copy_events
 from rvtssm.records import Events
+from rvtssm.system.user_error import UserError
 
 NO_EVENTS = Events(np.empty(0, np.int64), *(np.empty(0, dtype) for dtype in (np.uint16, np.uint16, np.uint8)))
 
@@ -63,8 +64,13 @@ class EventSource:
             yield Arrival(copy_events(block), None, time.monotonic())
 
     def between(self, start_us: int, end_us: int) -> Events:
-        """Return the events with start_us <= t < end_us of a source that is not live."""
-        raise NotImplementedError(f"{self.name} is read once, in order")
+        """Return the events with start_us <= t < end_us of a source that is not live.
+
+        Raises:
+            UserError: The source is live, so its events come once.
+        """
+        found = "its events come once, in order, and no time range can be asked for"
+        raise UserError("source.kind", name=self.name, found=found, advice="use blocks() or packets(), or record it")
 
     def end(self) -> None:
         """Stop after the events read so far."""

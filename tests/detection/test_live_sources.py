@@ -403,3 +403,8 @@ def test_only_live_detection_chooses_a_rate(weights, tmp_path, draw_events, caps
     write_dat(tmp_path / "a.dat", draw_events(), HEIGHT, WIDTH)
     assert cli.main(["predict", str(tmp_path / "a.dat"), f"checkpoint={weights}", f"out={tmp_path}", "hz=auto"]) == 2
     assert "hz=auto; only live detection chooses a rate" in capsys.readouterr().err
+
+
+def test_a_time_range_of_a_live_source_is_refused():
+    with raises("source.kind", "no time range"):
+        PythonSource(iter([]), HEIGHT, WIDTH).between(0, 1)
