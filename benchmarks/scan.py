@@ -51,7 +51,7 @@ from rvtssm.evaluation.render import TerminalTable
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system.provenance import commit, processor
+from rvtssm.system.files import commit, processor
 
 Stage = tuple[int, int]  # sequences, features
 STAGES: tuple[Stage, ...] = ((5120, 64), (1280, 128), (320, 256), (80, 512))

@@ -49,7 +49,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.export.export_detector import export_detector
 from rvtssm.export.exported import read_exported
-from rvtssm.export.real_detector import DetectorStep
+from rvtssm.export.graphs import DetectorStep
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import set_precision
 from rvtssm.models.model_config import MODEL_SIZES, ModelConfig

@@ -20,7 +20,7 @@ from rvtssm.cli.composition import short_keys
 from rvtssm.cli.config import Config
 from rvtssm.cli.help import Key, keys_of, purpose, sections
 from rvtssm.cli.verbs import SAFE_FORMATS, verbs
-from rvtssm.system.kinds import KINDS
+from rvtssm.system.user_error import KINDS
 
 ROOT = Path(__file__).parents[1]
 ELSEWHERE = {

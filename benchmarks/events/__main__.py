@@ -17,8 +17,8 @@ from rich.console import Console
 
 from benchmarks.measuring import some_of, take_turns, write_json
 from rvtssm.evaluation.render import TerminalTable
+from rvtssm.system.files import commit, processor
 from rvtssm.system.machine import num_usable_cores
-from rvtssm.system.provenance import commit, processor
 
 PARTS = ("decoding", "histogram", "preparation", "loading")  # modules here, each with rows() -> list of dicts
 PACKAGES = ("numpy", "numba", "h5py", "hdf5plugin", "zstandard", "torch")

@@ -20,9 +20,9 @@ import torch
 from benchmarks.events.histogram import traffic
 from benchmarks.measuring import times_faster
 from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.datasets.chunks import Chunk, Collate
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.datasets.loader import Chunk, Collate
 from rvtssm.datasets.packed_batch import counted
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.events.labels import BOX_DTYPE, write_boxes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rvtssm.contrib.studies.cells_page import markdown_table
-from rvtssm.evaluation.published import performance_drop
+from rvtssm.evaluation.protocol import performance_drop
 
 _HEADER = "# Backbones and heads on the demo's data"
 _COMMAND = "python -m benchmarks.parts --folder DIR --json benchmarks/parts/rows.json"

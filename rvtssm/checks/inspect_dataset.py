@@ -23,9 +23,8 @@ from rvtssm.readers.faults import noted
 from rvtssm.readers.hdf5 import open_hdf5, reading
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.records.settings import SPLITS
-from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError, in_one_line
-from rvtssm.system.workers import Task
+from rvtssm.system.workers import Task, run_all
 
 SIZES = ("small", "medium", "large")
 _SIZE_COLOURS = ("#bbccee", "#6699cc", "#225588")

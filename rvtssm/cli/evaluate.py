@@ -14,8 +14,8 @@ from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluating import evaluate_run, prepare
 from rvtssm.evaluation.pages import COMPARISON_FILES, REPORT_FILES, comparison_table, console_table, write_comparison
-from rvtssm.evaluation.planned_rates import PlannedRate, plan_rates
 from rvtssm.evaluation.protocol import num_scored
+from rvtssm.evaluation.rates import PlannedRate, plan_rates
 from rvtssm.evaluation.report import EvaluationReport, citation
 from rvtssm.evaluation.weights_on_data import class_maps, data_for
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint

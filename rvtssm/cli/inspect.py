@@ -19,7 +19,7 @@ from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say, say_error
 from rvtssm.cli.inputs import needed
-from rvtssm.cli.inspect_tables import print_tree, recording_table
+from rvtssm.cli.inspect_output import print_tree, recording_table
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, with_described
 from rvtssm.datasets.custom import FILE, options_above
 from rvtssm.datasets.tree import find_event_files
@@ -111,7 +111,7 @@ def _write_pictures(
     else:
         pictures[f"{name}.png"] = figure_png(tree_figure(inspection))
         if spec is not None and inspection.kind == "raw":
-            from rvtssm.cli.inspect_pictures import labelled_frames  # imported here because torch takes a second
+            from rvtssm.cli.inspect_output import labelled_frames  # imported here because torch takes a second
 
             for split, data in labelled_frames(path, spec, inspection.splits).items():
                 pictures[f"{name}.labels_{split}.png"] = data

@@ -20,10 +20,9 @@ from rvtssm.cli.inputs import out_folder, weights_label
 from rvtssm.detection.configured_detector import NUM_TIMED, settings_detector
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
-from rvtssm.detection.feed import Feed
+from rvtssm.detection.feed import Feed, Replay
 from rvtssm.detection.inference_config import AUTO
 from rvtssm.detection.live_run import LiveRun
-from rvtssm.detection.replay import Replay
 from rvtssm.detection.result_files import (
     ResultContext,
     SturdyWriter,

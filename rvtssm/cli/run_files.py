@@ -17,8 +17,8 @@ from rvtssm.cli.composition import is_path
 from rvtssm.cli.config import Config
 from rvtssm.cli.verbs import verbs_that_read
 from rvtssm.cli.words import overrides
+from rvtssm.system.files import processor, written_by
 from rvtssm.system.output_folder import result_set
-from rvtssm.system.provenance import processor, written_by
 
 RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")
 

@@ -11,9 +11,8 @@ from torch.utils.data import Sampler
 
 from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
 from rvtssm.datasets.agreement import missing_and_deleted, prepared_lines, raw_lines
-from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
-from rvtssm.datasets.loader import ResumableLoader, SequenceLoader, leave_signals_to_the_parent
+from rvtssm.datasets.loader import ChunkDataset, Collate, ResumableLoader, SequenceLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, open_prepared_split
 from rvtssm.datasets.tree import find_all_sequences

@@ -26,10 +26,9 @@ from rvtssm.readers.index import index_folder
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.system.files import remove_abandoned
 from rvtssm.system.machine import num_usable_cores
-from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import check_local
 from rvtssm.system.user_error import UserError
-from rvtssm.system.workers import DaskCluster, Processes, SameProcess, Workers
+from rvtssm.system.workers import DaskCluster, Processes, SameProcess, Workers, progress_bar
 
 WORTH_A_WORKER = 1 << 23  # bytes; starting a process takes about a second
 # For the estimate of disk space: the smallest measured size of raw files, and the largest of prepared files.

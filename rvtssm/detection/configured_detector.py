@@ -1,4 +1,4 @@
-"""The detector that settings describe. What they leave open is decided here: hz=auto, and the size of frames."""
+"""Detectors with all their settings: how much to reduce the sensor by what finds objects, and at which rate to run."""
 
 import math
 from collections.abc import Sequence
@@ -7,14 +7,118 @@ from typing import Any
 
 import numpy as np
 
-from rvtssm.detection.downsample import choose_downsample
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.inference_config import AUTO, DetectionConfig, shown_boxes
 from rvtssm.detection.sources import OpenedSource
+from rvtssm.detection.tiles import tile_size
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, tracker_of
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
+from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.filters import Filters
+from rvtssm.readers.source import EventSource
+from rvtssm.records import Events
+from rvtssm.records.settings import SHOWN_SCORE
+
+NUM_TRIED = 4  # windows at the start of a recording that are tried
+_SURE_SCORE = 0.5
+
+
+def choose_downsample(
+    checkpoint: LoadedCheckpoint,
+    source: EventSource,
+    reduce: str | None = None,
+    tiles: str | None = None,
+    filters: Filters = (),
+) -> int:
+    """Return the factor by which the frames of a recording are smaller than its sensor.
+
+    The first NUM_TRIED windows are tried at the rate of training, with the factor `downsample_by_size` and smaller ones
+    down to 1. The largest factor wins with which at least half of the windows have a box with a score of at least 0.5;
+    failing that, of at least SHOWN_SCORE; failing that, the usual factor. Streams, whose first windows are not known in
+    advance, and exported files, whose frames have a fixed size, always use the usual factor.
+
+    Args:
+        checkpoint: The weights.
+        source: The recording.
+        reduce: How a square of the sensor becomes a pixel; None means as in training.
+        tiles: How frames are cut, see `StreamDetector`.
+        filters: Filters of the events, see `FilterChain`.
+    """
+    # Where nothing is to choose, or where it cannot be tried.
+    windows = checkpoint.windows
+    sensor_hw = source.height, source.width
+    usual = downsample_by_size(checkpoint, *tile_size(sensor_hw, tiles))
+    is_of_training = sensor_hw == (checkpoint.spec.height, checkpoint.spec.width)
+    if usual == 1 or is_of_training or source.is_live or not isinstance(checkpoint.detector, Detector):
+        return usual
+    assert source.time_range_us is not None
+    # The events of the first windows.
+    first_us, last_us = source.time_range_us
+    num_windows = min(NUM_TRIED, math.ceil((last_us + 1 - first_us) / windows.stride_us))
+    until_us = first_us + round(num_windows * windows.stride_us)
+    tried = source.between(first_us, until_us)
+    best: dict[int, np.ndarray] = {}
+    # From the smallest frames to the largest: the first that shows sure boxes in half of the windows wins.
+    for downsample in halved(usual):
+        best[downsample] = best_scores(checkpoint, tried, sensor_hw, downsample, until_us, reduce, tiles, filters)
+        if np.mean(best[downsample] >= _SURE_SCORE) >= 0.5:
+            return downsample
+    # Otherwise the first with boxes that would be shown.
+    for downsample, scores in best.items():
+        if np.mean(scores >= SHOWN_SCORE) >= 0.5:
+            return downsample
+    return usual
+
+
+def halved(usual: int) -> list[int]:
+    """Return a factor, half of it, and so on down to 1."""
+    factors = [usual]
+    while factors[-1] > 1:
+        factors.append((factors[-1] + 1) // 2)
+    return factors
+
+
+def best_scores(
+    checkpoint: LoadedCheckpoint,
+    events: Events,
+    sensor_hw: tuple[int, int],
+    downsample: int,
+    until_us: int,
+    reduce: str | None = None,
+    tiles: str | None = None,
+    filters: Filters = (),
+) -> np.ndarray:
+    """Return the best score of every window that ends by `until_us`.
+
+    Args:
+        checkpoint: The weights.
+        events: The events from the first window on.
+        sensor_hw: Height and width of the sensor, pixels.
+        downsample: The factor to try.
+        until_us: End of the last window.
+        reduce: As in `choose_downsample`.
+        tiles: As in `choose_downsample`.
+        filters: As in `choose_downsample`.
+
+    Returns:
+        (N,) float32, 0 for a window without a box.
+    """
+    config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
+    windows = checkpoint.windows_at(reduce=reduce)
+    detector = StreamDetector(
+        checkpoint,
+        *sensor_hw,
+        windows=windows,
+        downsample=downsample,
+        tiles=tiles,
+        filters=filters,
+        config=config,
+        skip="never",
+    )
+    closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
+    return np.array([window.score.max(initial=0) for window in detector.push(events, closed_us)], np.float32)
+
 
 NUM_TIMED = 10  # windows for hz=auto
 MARGIN = 0.8  # share of the time that windows may take; counting many events and other programs take the rest

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from rvtssm.detection.stream_packets import check_packet, check_silence, in_order
+from rvtssm.detection.packets import check_packet, check_silence, in_order
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_detector import STORED, WindowDetector, in_pixels
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.events.representations import adds_up
-from rvtssm.events.window_clock import CLOCK_TIMES, WindowClock
-from rvtssm.events.windows import FreeGrid
+from rvtssm.events.windows import CLOCK_TIMES, FreeGrid, WindowClock
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import check_causal

@@ -27,8 +27,8 @@ from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.filters import Filters
 from rvtssm.records import Events, Labels, ReadOptions, Windows, WindowSettings
 from rvtssm.system.output_folder import result_set
-from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import progress_bar
 
 _PICTURES = {"mp4": ["video.mp4"], "png": ["strip.png", "still_*.png"]}
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from rvtssm.detection.stream_packets import KeptEvents
+from rvtssm.detection.packets import KeptEvents
 from rvtssm.detection.tiles import TiledDetector, Tiles, tile_size
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import WindowResult

@@ -10,9 +10,8 @@ from rvtssm.drawing.image_files import to_png
 from rvtssm.evaluation.breakdown import Breakdown, break_down
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
-from rvtssm.evaluation.planned_rates import PlannedRate
 from rvtssm.evaluation.protocol import num_images_left_out, num_scored, scoring_rules
-from rvtssm.evaluation.rates import ScoredRate
+from rvtssm.evaluation.rates import PlannedRate, ScoredRate
 from rvtssm.evaluation.report import Picture, Row, percent_of
 from rvtssm.evaluation.tracks import read_tracks, track_speeds
 from rvtssm.evaluation.weights_on_data import differences_in_scoring
@@ -20,7 +19,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.parts import head_class
 from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import SHOWN_SCORE
-from rvtssm.system.provenance import written_by
+from rvtssm.system.files import written_by
 
 
 def title(checkpoint: LoadedCheckpoint, options: EvaluationConfig) -> str:

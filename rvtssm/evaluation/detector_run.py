@@ -30,8 +30,7 @@ from rvtssm.models.weight_files import local_weights
 from rvtssm.records import Detections, SequenceBatch
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.machine import num_usable_cores
-from rvtssm.system.progress import progress_bar
-from rvtssm.system.workers import Processes, finished
+from rvtssm.system.workers import Processes, finished, progress_bar
 
 
 @dataclass(frozen=True)

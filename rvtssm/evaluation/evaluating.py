@@ -22,8 +22,7 @@ from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.latency import late_steps, step_latency_ms
 from rvtssm.evaluation.pages import REPORT_FILES, write_report
-from rvtssm.evaluation.planned_rates import PlannedRate, plan_rates
-from rvtssm.evaluation.rates import ScoredRate, memory_at, score_rate, score_shifts
+from rvtssm.evaluation.rates import PlannedRate, ScoredRate, memory_at, plan_rates, score_rate, score_shifts
 from rvtssm.evaluation.report import EvaluationReport, Row, with_differences
 from rvtssm.evaluation.scored_files import scored_names, write_scored
 from rvtssm.evaluation.tracks import check_tracks
@@ -33,8 +32,8 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import check_causal
 from rvtssm.readers.index import identity_of
+from rvtssm.system.files import written_by
 from rvtssm.system.output_folder import locked, result_set
-from rvtssm.system.provenance import written_by
 
 _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 # Options that decide which rows there are or what is measured beside them, and not what a row holds.

@@ -10,7 +10,7 @@ from rvtssm.drawing.image_files import figure_png
 from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown, to_plain
 from rvtssm.evaluation.coco import LEVEL, METRICS
 from rvtssm.evaluation.plots import comparison_figure, precision_figure, shifts_figure
-from rvtssm.evaluation.published import performance_drop, published_rows
+from rvtssm.evaluation.protocol import performance_drop, published_rows
 from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.evaluation.report import (
     EvaluationReport,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rvtssm.evaluation.published import published_rows
+from rvtssm.evaluation.protocol import published_rows
 from rvtssm.evaluation.report import Row
 
 if TYPE_CHECKING:  # importing matplotlib takes a second, so functions import it

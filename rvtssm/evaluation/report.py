@@ -9,7 +9,7 @@ import numpy as np
 
 from rvtssm.evaluation.breakdown import Breakdown, to_plain
 from rvtssm.evaluation.coco import LEVEL, METRICS, TRUSTED_RECORDINGS, Interval, Resampled
-from rvtssm.evaluation.published import REFERENCE_HZ, performance_drop, published_rows
+from rvtssm.evaluation.protocol import REFERENCE_HZ, performance_drop, published_rows
 from rvtssm.records.settings import is_same_rate
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from rvtssm.events.representations import (
     num_shared_slices,
 )
 from rvtssm.events.surfaces import Surfaces
-from rvtssm.events.window_clock import WindowClock
+from rvtssm.events.windows import WindowClock
 from rvtssm.readers.event_checks import check_events
 from rvtssm.records import Events, PackedEvents, Windows, WindowSettings
 from rvtssm.system.machine import check_memory

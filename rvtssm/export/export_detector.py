@@ -19,8 +19,7 @@ import numpy as np
 import torch
 
 from rvtssm.export import OPSETS, precisions
-from rvtssm.export.real_detector import DetectorStep
-from rvtssm.export.suppression import append_suppression, check_suppression
+from rvtssm.export.graphs import DetectorStep, append_suppression, check_suppression
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
@@ -128,7 +127,7 @@ def export_detector(
         calibration: Frames (T, C, H, W) of consecutive windows with their step scale, for precisions that need them.
         opset: Version of the operators of ONNX, one of OPSETS.
         suppression: Which boxes count as detections. The file then has them as further outputs, see
-            `rvtssm.export.suppression`. None: it has the predictions only.
+            `rvtssm.export.graphs`. None: it has the predictions only.
         show: Called with what is going on.
 
     Returns:

@@ -18,7 +18,7 @@ from rvtssm.export.export_detector import (
     quiet,
     read_description,
 )
-from rvtssm.export.suppression import FOUND
+from rvtssm.export.graphs import FOUND
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import fastest_precision, set_precision, usual_device

@@ -24,8 +24,7 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import Detector
 from rvtssm.models.weight_files import DIGEST_KEY, NO_DIGEST_YET, add_digest, check_digest, local_weights, weights_names
 from rvtssm.ssm.init import without_values
-from rvtssm.system.files import CONTENT_ERRORS, atomic_file, did_you_mean, file_errors
-from rvtssm.system.provenance import written_by
+from rvtssm.system.files import CONTENT_ERRORS, atomic_file, did_you_mean, file_errors, written_by
 from rvtssm.system.user_error import UserError
 
 SAFETENSORS = ".safetensors"

@@ -1,4 +1,4 @@
-"""Write files that are either complete or absent, name damaged files in one line, and find the cache folder."""
+"""Write files that are either complete or absent, name damaged ones, and say which program writes a file."""
 
 import contextlib
 import difflib
@@ -6,17 +6,21 @@ import errno
 import functools
 import glob
 import os
+import platform
 import re
 import shutil
 import socket
+import subprocess
 import tempfile
 import time
 import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+from rvtssm import __version__
 from rvtssm.system.user_error import UserError, in_one_line, key_of
 
 _ABANDONED_AFTER_S = 3600.0  # no writer of this package pauses for this long
@@ -216,3 +220,40 @@ def cache_folder() -> Path:
     """Return the cache folder: in RVTSSM_CACHE_DIR, XDG_CACHE_HOME or ~/.cache, whichever is set first."""
     cache = os.environ.get("RVTSSM_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache) / "rvtssm"
+
+
+def written_by() -> dict[str, str]:
+    """Return version, commit and today's date, for a file that is written now."""
+    return {"rvtssm": __version__, "commit": commit(), "date": datetime.now(UTC).date().isoformat()}
+
+
+@functools.cache
+def commit() -> str:
+    """Return the commit of the package, followed by "+changes" if files differ from it; empty outside a checkout."""
+    folder = Path(__file__).resolve().parents[1]
+    if _git(folder, "ls-files", "--error-unmatch", "__init__.py") is None:  # inside another repository
+        return ""
+    head = _git(folder, "rev-parse", "--short=12", "HEAD") or ""
+    if head and _git(folder, "status", "--porcelain", "--untracked-files=no", "."):
+        return f"{head}+changes"
+    return head
+
+
+def processor() -> str:
+    """Return the name of the processor of this machine."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _git(folder: Path, *words: str) -> str | None:
+    """Return the output of git; None if it fails or is not installed."""
+    try:
+        done = subprocess.run(["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if done.returncode != 0:
+        return None
+    return done.stdout.strip()

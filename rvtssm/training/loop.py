@@ -20,12 +20,10 @@ from rvtssm.training.checkpoints import best_checkpoint, has_no_patience, step_o
 from rvtssm.training.memory import check_step_memory, with_divided_batch
 from rvtssm.training.module import DetectionModule, ModuleSettings, Start
 from rvtssm.training.preflight import check, check_scored, describe
-from rvtssm.training.progress import say
+from rvtssm.training.progress import facts, say, say_doubts, say_interrupted_at_the_end, say_trained
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, has_lower_rate, is_extension
-from rvtssm.training.run_lines import facts, say_doubts, say_interrupted_at_the_end, say_trained
-from rvtssm.training.start_settings import with_settings_of_files
 from rvtssm.training.trainer import build_trainer, check_compiler, choose_precision, speed_up
-from rvtssm.training.training_config import TrainSections
+from rvtssm.training.training_config import TrainSections, with_settings_of_files
 
 _LOST_PEER = ("connection closed by peer", "connection reset by peer", "gloo", "nccl")  # in errors of torch.distributed
 

@@ -1,9 +1,15 @@
-"""The settings of a training and of its optimiser. This file does not import torch."""
+"""The settings of a training and of its optimiser, and which of them its files decide. It imports no torch by itself.
+
+Start weights, the run that goes on or prepared frames decide what nobody has named. One rule holds for the command line
+and for Python. A key that is named and differs from the weights wins where the part can be built new. Frames cannot be
+made anew, so a training on frames with other windows than the named ones is refused.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from rvtssm.datasets import DatasetConfig
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
@@ -12,6 +18,9 @@ from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import Settings, check_class_map, setting
 from rvtssm.system.user_error import UserError
+
+if TYPE_CHECKING:
+    from rvtssm.models.transfer import TransferSource
 
 # Precisions of a training, with Lightning's name for each; float64 is a plugin of ours. Only products use 16 bits.
 # Weights stay in float32, since torch has no complex numbers in bf16.
@@ -163,3 +172,61 @@ class TrainSections(Settings):
     def folders(self) -> dict[str, str | None]:
         """The folders of the data by their key in the section `dataset`."""
         return {"raw_dir": self.dataset.raw_dir, "prepared_dir": self.dataset.prepared_dir}
+
+
+Sections = TypeVar("Sections", bound=TrainSections)
+
+
+def with_settings_of_files(sections: Sections, follows_frames: bool = True) -> Sections:
+    """Return settings in which weights and frames decide what nobody has named in `model`, `temporal` and `windows`.
+
+    Args:
+        sections: All settings.
+        follows_frames: Whether prepared frames, if there are some, decide `windows`.
+
+    Raises:
+        UserError: `training.init_from` or the run that goes on holds no weights.
+    """
+    dataset = sections.dataset
+    found: dict[str, Any] = {}
+    if sections.training.init_from:
+        weights = start_settings(sections)
+        if weights.model is not None:
+            found["model"] = sections.model.over(weights.model)
+        # the settings of one layer mean nothing for another one
+        if sections.temporal.named.get("name", weights.temporal.name) == weights.temporal.name:
+            found["temporal"] = sections.temporal.over(weights.temporal)
+        found["windows"] = sections.windows.over(WindowsConfig.of(weights.windows))
+    if follows_frames and dataset.prepared_dir is not None and dataset.source != "raw":
+        frames = _windows_of_frames(dataset)
+        if frames is not None:
+            found["windows"] = sections.windows.over(frames)
+    return replace(sections, **found) if found else sections
+
+
+def start_settings(sections: TrainSections) -> "TransferSource":
+    """Return the weights that a training starts from, or those of the run that it continues, if there is one.
+
+    Raises:
+        UserError: The file holds no weights.
+    """
+    from rvtssm.training.checkpoints import latest_checkpoint
+    from rvtssm.training.loop import read_start
+
+    start = Path(sections.resume or "")
+    if sections.resume == "auto":
+        start = latest_checkpoint(sections.run_dir)
+    return read_start(str(start if start.is_file() else sections.training.init_from))
+
+
+def _windows_of_frames(dataset: DatasetConfig) -> WindowsConfig | None:
+    """Return how the frames of a training were prepared, by the first file; None if it counts raw events instead."""
+    from rvtssm.datasets.datamodule import SequenceDataModule
+    from rvtssm.datasets.sequence import open_prepared
+    from rvtssm.datasets.tree import find_sequences
+
+    with suppress(UserError):  # the training says what is wrong when it reads them
+        data = SequenceDataModule(dataset)
+        if data.source == "prepared" and (paths := find_sequences(str(dataset.prepared_dir), "train")):
+            return WindowsConfig.of(open_prepared(paths[0], data.spec).settings)
+    return None

@@ -18,7 +18,7 @@ from user_errors import raises
 
 from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspect_raw, is_prepared, tree_figure
 from rvtssm.checks.inspect_recording import inspect_recording, recording_figure
-from rvtssm.cli.inspect_pictures import labelled_frames
+from rvtssm.cli.inspect_output import labelled_frames
 from rvtssm.cli.main import main
 from rvtssm.datasets import DATASETS
 from rvtssm.datasets.data_config import PreprocessConfig

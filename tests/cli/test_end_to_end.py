@@ -29,7 +29,7 @@ from rvtssm.cli.verbs import verbs, verbs_that_read
 from rvtssm.contrib.studies import run_study as study
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets.sequence import RawSplit
-from rvtssm.evaluation.published import published_rows
+from rvtssm.evaluation.protocol import published_rows
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint

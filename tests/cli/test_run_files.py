@@ -24,7 +24,7 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.system import provenance
+from rvtssm.system import files
 from rvtssm.system.user_error import UserError
 from tests.evaluation.test_evaluate import SPEC
 
@@ -68,7 +68,7 @@ def test_the_environment_names_the_program_and_the_machine(tmp_path, monkeypatch
     found = json.loads((tmp_path / "environment.json").read_text())
     assert found["command"] == "rvtssm train 'out=a b'" and found["rvtssm"] == __version__
     assert found["torch"] == torch.__version__ and found["processor"] and "gpu" in found
-    assert found["commit"] == provenance.commit()
+    assert found["commit"] == files.commit()
 
 
 def test_files_of_another_verb_or_of_someone_else_are_not_replaced(tmp_path):
@@ -86,10 +86,10 @@ def test_files_of_another_verb_or_of_someone_else_are_not_replaced(tmp_path):
 
 
 def test_outside_of_a_checkout_there_is_no_commit(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "provenance.py"))
-    assert provenance.commit.__wrapped__() == ""
-    monkeypatch.setattr(provenance.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError("git")))
-    assert provenance.commit.__wrapped__() == ""
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    assert files.commit.__wrapped__() == ""
+    monkeypatch.setattr(files.subprocess, "run", lambda *_, **__: (_ for _ in ()).throw(FileNotFoundError("git")))
+    assert files.commit.__wrapped__() == ""
 
 
 @pytest.mark.parametrize("suffix", [".ckpt", ".safetensors"])

@@ -18,10 +18,9 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from user_errors import raises
 
 from rvtssm.datasets import loader as loading
-from rvtssm.datasets.chunks import ChunkDataset, Collate
 from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
-from rvtssm.datasets.loader import ResumableLoader, leave_signals_to_the_parent
+from rvtssm.datasets.loader import ChunkDataset, Collate, ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import MixedBatchSampler
 from rvtssm.events.labels import BOX_DTYPE, write_boxes
 from rvtssm.records import SequenceBatch, WindowSettings

@@ -23,10 +23,10 @@ from rvtssm.cli import main as cli
 from rvtssm.detection import configured_detector, result_files
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import Camera, read_camera_settings
+from rvtssm.detection.feed import Replay
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import predict_recording
-from rvtssm.detection.replay import Replay
 from rvtssm.models.checkpoint_meta import usual_downsample
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording

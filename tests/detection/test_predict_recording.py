@@ -15,8 +15,8 @@ from live_examples import SMALL
 import rvtssm
 from rvtssm.contrib.demo.generate_recordings import simulated_recording
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
-from rvtssm.detection import downsample as module
-from rvtssm.detection.downsample import choose_downsample
+from rvtssm.detection import configured_detector as module
+from rvtssm.detection.configured_detector import choose_downsample
 from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import EventsInMemory

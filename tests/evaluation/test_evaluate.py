@@ -20,16 +20,16 @@ from rvtssm.boxes import cxcywh_to_xyxy, ltwh_to_xyxy, xyxy_to_ltwh
 from rvtssm.cli import evaluate as verb
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
-from rvtssm.datasets.chunks import Collate
 from rvtssm.datasets.data_config import DataConfig, PreprocessConfig
+from rvtssm.datasets.loader import Collate
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.evaluation import detector_run, evaluating, rates
 from rvtssm.evaluation.detector_run import WeightsFile, stream
 from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.matching import match_detections
-from rvtssm.evaluation.planned_rates import plan_rates
 from rvtssm.evaluation.protocol import scored_labels
+from rvtssm.evaluation.rates import plan_rates
 from rvtssm.events.labels import write_boxes
 from rvtssm.export.exported import ExportedDetector
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint

@@ -28,9 +28,9 @@ from rvtssm.evaluation.pages import (
     write_comparison,
     write_report,
 )
-from rvtssm.evaluation.planned_rates import is_reached, true_rate
 from rvtssm.evaluation.plots import precision_figure, rates_figure
-from rvtssm.evaluation.published import performance_drop, published_rows
+from rvtssm.evaluation.protocol import performance_drop, published_rows
+from rvtssm.evaluation.rates import is_reached, true_rate
 from rvtssm.evaluation.render import TerminalTable
 from rvtssm.evaluation.report import EvaluationReport, Picture, citation, percent, to_row, with_differences
 from rvtssm.records.settings import is_same_rate

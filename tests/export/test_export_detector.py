@@ -29,7 +29,7 @@ from rvtssm.export.export_detector import (
     to_openvino,
 )
 from rvtssm.export.exported import largest_difference, read_exported
-from rvtssm.export.real_detector import DetectorStep
+from rvtssm.export.graphs import DetectorStep
 from rvtssm.models import detector
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from user_errors import raises
 
-from rvtssm.export.real_detector import DetectorStep
+from rvtssm.export.graphs import DetectorStep
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import parameters_by_room, set_precision
 from rvtssm.models.parts import BACKBONES, heads

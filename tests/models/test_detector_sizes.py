@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from user_errors import raises
 
-from rvtssm.export.real_detector import DetectorStep
+from rvtssm.export.graphs import DetectorStep
 from rvtssm.models.backbones.attention import SelfAttention
 from rvtssm.models.backbones.rvt import RvtBackbone, derive_partition
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor
 
-from rvtssm.export.real_detector import DetectorStep
+from rvtssm.export.graphs import DetectorStep
 from rvtssm.models.backbones import attention
 from rvtssm.models.backbones.attention import WRITTEN_OUT, PartitionAttention, ScaledLinear, SelfAttention, attend
 from rvtssm.models.backbones.rvt import SPATIAL_MIXERS

@@ -17,8 +17,7 @@ from rvtssm.cli.sweeps import _PLUGINS
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.system import extras, user_error
 from rvtssm.system.files import file_errors
-from rvtssm.system.kinds import KINDS
-from rvtssm.system.user_error import UserError
+from rvtssm.system.user_error import KINDS, UserError
 
 PACKAGE = Path(user_error.__file__).parents[1]
 CLASSES = {"UserError", "MessageError", "UnknownSensorSize"}

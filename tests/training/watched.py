@@ -14,7 +14,7 @@ import torch
 
 from rvtssm.cli import train as verb
 from rvtssm.cli.main import main
-from rvtssm.datasets.chunks import Collate
+from rvtssm.datasets.loader import Collate
 
 
 class Watch(L.Callback):

@@ -12,8 +12,7 @@ from rvtssm.cli.chosen_weights import precision_in_words, weights_to_detect
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import changing_line, console, say
 from rvtssm.cli.inputs import out_folder, weights_label
-from rvtssm.detection.configured_detector import sustained_hz
-from rvtssm.detection.downsample import halved
+from rvtssm.detection.configured_detector import halved, sustained_hz
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.inference_config import shown_boxes

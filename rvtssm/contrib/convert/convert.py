@@ -13,9 +13,9 @@ from rvtssm.datasets.custom import options_above
 from rvtssm.readers import open_with
 from rvtssm.readers.table import index_of, split_part
 from rvtssm.records import ReadOptions
-from rvtssm.system.progress import progress_bar
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import progress_bar
 
 
 def convert(config: Config) -> None:

@@ -18,8 +18,8 @@ from rvtssm.records import DatasetSpec, Events
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.files import remove_abandoned
 from rvtssm.system.output_folder import claim
-from rvtssm.system.progress import run_all
 from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import run_all
 
 
 @dataclass(frozen=True, slots=True)

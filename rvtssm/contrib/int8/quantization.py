@@ -16,7 +16,7 @@ import torch
 from rvtssm.detection.sources import first_events
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
-from rvtssm.export.real_detector import DetectorStep
+from rvtssm.export.graphs import DetectorStep
 from rvtssm.models.checkpoint_meta import fitting_downsample, usual_downsample
 from rvtssm.records import DatasetSpec, Events, Windows, WindowSettings
 from rvtssm.system.user_error import UserError

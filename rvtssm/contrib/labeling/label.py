@@ -26,9 +26,8 @@ from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec
 from rvtssm.system.extras import check_extra
 from rvtssm.system.output_folder import claim, locked
-from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError, in_one_line
-from rvtssm.system.workers import SameProcess, Workers, finished
+from rvtssm.system.workers import SameProcess, Workers, finished, progress_bar
 
 _SETTINGS_FILE = "label.json"
 _SPLITS = ("train", "val", "test")

@@ -26,8 +26,8 @@ from rvtssm.evaluation.protocol import num_scored, scoring_rules
 from rvtssm.evaluation.report import EvaluationReport, citation, only_ap, to_row
 from rvtssm.evaluation.scored_files import write_scored
 from rvtssm.records import DatasetSpec
+from rvtssm.system.files import written_by
 from rvtssm.system.output_folder import locked, result_set
-from rvtssm.system.provenance import written_by
 
 WINDOW = "given"  # the kind of windows of boxes from elsewhere
 

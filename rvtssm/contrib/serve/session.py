@@ -18,11 +18,11 @@ from typing import Any
 
 from rvtssm.contrib.serve.recent_events import SHOWN_US, RecentEvents
 from rvtssm.contrib.serve.serve_config import MAX_HZ, MIN_HZ, ServeConfig
-from rvtssm.detection.downsample import choose_downsample
+from rvtssm.detection.configured_detector import choose_downsample
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import open_camera
+from rvtssm.detection.feed import Replay
 from rvtssm.detection.live_run import LiveRun
-from rvtssm.detection.replay import Replay
 from rvtssm.detection.sources import opened_source
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint

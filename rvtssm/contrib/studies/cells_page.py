@@ -13,7 +13,7 @@ from rvtssm.evaluation.coco import LEVEL
 from rvtssm.evaluation.protocol import scoring_rules
 from rvtssm.evaluation.report import NO_VALUE, percent, percent_interval
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.system.provenance import written_by
+from rvtssm.system.files import written_by
 
 CELLS_FILE = "cells.md"
 PUBLISHED = ", published"  # at the end of the names in `study.beside` that are columns here

@@ -16,8 +16,8 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.streams import check_causal
 from rvtssm.records import Events
 from rvtssm.ssm.spectrum import Spectrum
-from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import progress_bar
 
 FORGOTTEN = 0.01  # a window is forgotten when its effect falls below this share of its initial effect
 _BORDER = 21  # steps before the state is dropped, for weights without a chunk length

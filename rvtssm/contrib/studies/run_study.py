@@ -43,7 +43,7 @@ from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError, errors_about
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
 from rvtssm.training.preflight import check
-from rvtssm.training.start_settings import start_settings
+from rvtssm.training.training_config import start_settings
 
 # of every bootstrap, so that the scores of parts of a study that were made apart can be compared
 _BOOTSTRAP_SEED = 0

@@ -21,8 +21,8 @@ from rvtssm.readers.dat import write_dat
 from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.limits import check_choice
 from rvtssm.system.output_folder import locked
-from rvtssm.system.progress import progress_bar
 from rvtssm.system.user_error import UserError
+from rvtssm.system.workers import progress_bar
 
 
 def simulate(config: WorldsConfig) -> None:

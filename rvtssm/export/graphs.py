@@ -1,22 +1,100 @@
-"""Score, threshold and non-maximum suppression as a graph of ONNX, which gives the boxes of `rvtssm predict`.
+"""The graphs of exported files: one step of a detector over real tensors, and the suppression of its boxes.
 
-The graph is that of `rvtssm.models.postprocess`, line by line; `apart` moves boxes of different classes away from each
-other, as there. Source of the operators: https://onnx.ai/onnx/operators.
+`DetectorStep` takes frames, step scale and state, and gives predictions and the next state. `suppression_graph` gives
+the boxes of `rvtssm predict`. It is `rvtssm.models.postprocess`, line by line; `apart` moves boxes of different classes
+away from each other, as there. Source of the operators: https://onnx.ai/onnx/operators.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
+from rvtssm.models.detector import Detector
 from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.parts import head_class
 from rvtssm.models.yolox import YoloxHead
 from rvtssm.system.user_error import UserError
+
+
+class DetectorStep(nn.Module):
+    """The step that is exported. All tensors are real. B streams run at once, each with its own step scale.
+
+    State tensors are (B, n, ...), where n is the number of pixels of a map. `state_names` lists them in order, and
+    `prediction_names` lists the tensors of the predictions.
+
+    Args:
+        detector: The detector, which is copied.
+
+    Raises:
+        UserError: If a temporal layer has no such step.
+    """
+
+    def __init__(self, detector: Detector) -> None:
+        super().__init__()
+        self.detector = copy.deepcopy(detector).eval()
+        self.detector.backbone.to_real_step()
+        self.prediction_names = [name for name, field in detector.empty()._asdict().items() if field is not None]
+        zero = self.detector.init_state(1)
+        strides = detector.backbone.temporal_layers()
+        self._layout = [_names(state, f"state_{stride}") for stride, state in zip(strides, zero, strict=True)]
+        self._shapes = [tuple(leaf.shape) for state in zero for leaf in _leaves(state)]  # for one stream
+
+    @property
+    def state_names(self) -> list[str]:
+        """The names of the state tensors, in order."""
+        return [name for names in self._layout for name in names]
+
+    def init_state(self, num_streams: int) -> list[Tensor]:
+        """Return zeros for each state tensor, in the order of `state_names`."""
+        like = next(self.detector.parameters())
+        return [like.new_zeros(num_streams, *shape) for shape in self._shapes]
+
+    def forward(self, hist: Tensor, step_scale: Tensor, state: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Run one step.
+
+        Args:
+            hist: Frames (B, C, H, W).
+            step_scale: The step relative to training, (B,).
+            state: State tensors (B, n, ...), in the order of `state_names`.
+
+        Returns:
+            The tensors of the predictions (B, ...), and the next state tensors.
+        """
+        num_streams = hist.shape[0]
+        rest = list(state)
+        for tensor in (step_scale, *state):  # so that the exported graph has one symbol for the batch
+            torch._check(tensor.shape[0] == num_streams)
+        nested = []
+        for names in self._layout:
+            leaves = [rest.pop(0).flatten(0, 1) for _ in names]
+            nested.append(leaves[0] if len(names) == 1 else tuple(leaves))
+        # Prepared steps, because a step scale whose value is read would become a constant of the exported graph.
+        scales = (step_scale,) * len(nested)
+        predictions, after = self.detector(hist[None], tuple(nested), scales)
+        flat = [leaf for state in after for leaf in _leaves(state)]
+        fields = [field for field in predictions if field is not None]
+        return fields, [leaf.unflatten(0, (num_streams, -1)) for leaf in flat]
+
+
+def _leaves(state: Any) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state]
+    return list(state)
+
+
+def _names(state: Any, name: str) -> list[str]:
+    if isinstance(state, Tensor):
+        return [name]
+    return [f"{name}_{i}" for i in range(len(state))]
+
 
 FOUND = "found_"  # begins the names of the outputs: boxes, scores, classes and streams of all N objects
 _GRAPH = """
