@@ -35,10 +35,9 @@ from rvtssm.cli.composition import compose
 from rvtssm.cli.config import Config
 from rvtssm.datasets import build_spec
 from rvtssm.evaluation.render import TerminalTable
-from rvtssm.models.backbones import attention
+from rvtssm.models import ModelConfig, attention
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.files import configs_dir
 from rvtssm.training.memory import probe_step
 from rvtssm.training.optim import peak_learning_rate

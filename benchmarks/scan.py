@@ -48,9 +48,9 @@ from torch import Tensor, nn
 from benchmarks.measuring import at_least_1, peak_of_run, take_turns, times_faster, usable_device, write_json
 from benchmarks.textbook import TextbookS5
 from rvtssm.evaluation.render import TerminalTable
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.files import commit, processor
 
 Stage = tuple[int, int]  # sequences, features

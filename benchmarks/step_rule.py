@@ -28,15 +28,14 @@ from torch import Tensor
 
 from benchmarks.measuring import write_json
 from benchmarks.scan import machine
-from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.data_config import DataConfig
+from rvtssm.datasets import DataConfig, DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.detector_run import stream
+from rvtssm.models import PRECISIONS
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import set_precision
-from rvtssm.models.model_config import PRECISIONS
 from rvtssm.records import WindowSettings
 from rvtssm.ssm.discretize import DISCRETIZATIONS, Discretization
 from rvtssm.system.user_error import UserError

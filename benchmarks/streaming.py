@@ -50,11 +50,11 @@ from rvtssm.detection.engine import StreamDetector
 from rvtssm.export.export_detector import export_detector
 from rvtssm.export.exported import read_exported
 from rvtssm.export.graphs import DetectorStep
+from rvtssm.models import MODEL_SIZES, ModelConfig
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
 from rvtssm.models.detector import set_precision
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import DatasetSpec, Events, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 
 SPEC = DATASETS["gen1"]
 SIZES: dict[str, ModelConfig] = MODEL_SIZES

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rvtssm.system.machine import share_processors
 
 if TYPE_CHECKING:
-    from rvtssm.datasets import DatasetConfig
-    from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
+    from rvtssm.datasets import AugmentConfig, DataConfig, DatasetConfig, SamplingConfig
     from rvtssm.datasets.prepare_dataset import preprocess
     from rvtssm.detection.engine import StreamDetector, detect
     from rvtssm.detection.predictor import Predictor, live, load
@@ -25,15 +24,14 @@ if TYPE_CHECKING:
     from rvtssm.evaluation.evaluating import evaluate
     from rvtssm.events.windows import WindowsConfig
     from rvtssm.export.checked_export import export_detector
+    from rvtssm.models import ModelConfig, PostprocessConfig
     from rvtssm.models.detector import build_detector
-    from rvtssm.models.model_config import ModelConfig, PostprocessConfig
     from rvtssm.readers import Recording
     from rvtssm.readers import open_recording as open
     from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
     from rvtssm.ssm import LSTM, S4, S4D, S5, S7, SelectiveS5, TemporalConfig
     from rvtssm.system.user_error import UserError
-    from rvtssm.training import train
-    from rvtssm.training.training_config import OptimConfig, TrainingConfig
+    from rvtssm.training import OptimConfig, TrainingConfig, train
 
 __version__ = "0.1.0"
 __all__ = [
@@ -77,29 +75,24 @@ __all__ = [
     "train",
 ]
 
-_DETECTION = "rvtssm.detection.predictor"
-_EVALUATION = "rvtssm.evaluation.evaluating"
-_TRAINING = "rvtssm.training"
 _NAMES_OF = {
-    "rvtssm.datasets": ("DatasetConfig",),
-    "rvtssm.datasets.data_config": ("AugmentConfig", "DataConfig", "SamplingConfig"),
+    "rvtssm.datasets": ("AugmentConfig", "DataConfig", "DatasetConfig", "SamplingConfig"),
     "rvtssm.datasets.prepare_dataset": ("preprocess",),
     "rvtssm.detection.engine": ("StreamDetector", "detect"),
-    _DETECTION: ("Predictor", "live", "load"),
+    "rvtssm.detection.predictor": ("Predictor", "live", "load"),
     "rvtssm.detection.window_results": ("Prediction",),
     "rvtssm.drawing.draw": ("draw",),
     "rvtssm.evaluation.coco": ("average_precision",),
-    _EVALUATION: ("evaluate",),
+    "rvtssm.evaluation.evaluating": ("evaluate",),
     "rvtssm.events.windows": ("WindowsConfig",),
     "rvtssm.export.checked_export": ("export_detector",),
+    "rvtssm.models": ("ModelConfig", "PostprocessConfig"),
     "rvtssm.models.detector": ("build_detector",),
-    "rvtssm.models.model_config": ("ModelConfig", "PostprocessConfig"),
     "rvtssm.readers": ("Recording", "open"),
     "rvtssm.records": ("Detections", "Events", "Labels", "WindowSettings", "Windows"),
     "rvtssm.ssm": ("LSTM", "S4", "S4D", "S5", "S7", "SelectiveS5", "TemporalConfig"),
     "rvtssm.system.user_error": ("UserError",),
-    _TRAINING: ("train",),
-    "rvtssm.training.training_config": ("OptimConfig", "TrainingConfig"),
+    "rvtssm.training": ("OptimConfig", "TrainingConfig", "train"),
 }
 _THERE = {"average_precision": "evaluate_detections", "draw": "draw_events", "open": "open_recording"}
 _HOMES = {name: module for module, names in _NAMES_OF.items() for name in names}
@@ -110,10 +103,9 @@ def __getattr__(name: str) -> Any:
         for entry in entry_points(group="rvtssm.names", name=name):
             return entry.load()
         raise AttributeError(f"module 'rvtssm' has no attribute {name!r}")
-    module = _HOMES[name]
-    if module in (_EVALUATION, _TRAINING):
+    if name in ("evaluate", "train"):
         share_processors()
-    return getattr(import_module(module), _THERE.get(name, name))
+    return getattr(import_module(_HOMES[name]), _THERE.get(name, name))
 
 
 def __dir__() -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import RATE_STATEMENTS, State, TemporalLayer
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.user_error import UserError

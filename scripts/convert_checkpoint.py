@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rvtssm.datasets import DATASETS
+from rvtssm.models import MODEL_SIZES
 from rvtssm.models.checkpoint import load_file, write_checkpoint
 from rvtssm.models.detector import count_parameters
-from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.official import convert_official
 
 

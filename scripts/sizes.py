@@ -171,7 +171,7 @@ def fields(node: ast.ClassDef, known: dict[str, dict[str, str]]) -> Iterator[tup
 
 def number_of_keys(core: list[Path]) -> int:
     """Count the keys of the core: the fields of `Config`, those of a section in its place."""
-    known = classes([ROOT / "rvtssm/training/training_config.py", ROOT / "rvtssm/cli/config.py", *core])
+    known = classes([ROOT / "rvtssm/training/__init__.py", ROOT / "rvtssm/cli/config.py", *core])
 
     def count(name: str) -> int:
         return sum(count(annotation) if annotation in known else 1 for annotation in known[name].values())

@@ -11,11 +11,11 @@ import torch
 from event_examples import SPEC, random_events
 
 from rvtssm.cli import main as cli
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import Events, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 
 SMALL = replace(
     SPEC,

@@ -52,7 +52,7 @@ TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "checks", "contrib.demo", "contrib.worlds")
 PREPARING = {
     *("compress", "prepare_dataset", "prepare_recording", "sections", "store", "store_writer"),
-    *("tree", "custom", "specs", "data_config"),
+    *("tree", "custom", "specs"),
 }
 MAY_NOT_IMPORT = {
     **{room: {"hydra", "omegaconf"} for room in ROOMS | GROUND},

@@ -13,10 +13,10 @@ from scored_rows import by_rate
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
-from rvtssm.models.backbones.rvt import derive_partition
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.official import rename_official
 from rvtssm.models.postprocess import to_probabilities
+from rvtssm.models.rvt import derive_partition
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "convert_checkpoint.py"
 MODELS = {"s5": "model_small.npz", "lstm": "rvt_small.npz"}

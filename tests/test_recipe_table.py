@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rvtssm.cli.main import main
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import with_layer_defaults
 
 ROOT = Path(__file__).parents[1]

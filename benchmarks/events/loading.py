@@ -19,8 +19,7 @@ import torch
 
 from benchmarks.events.histogram import traffic
 from benchmarks.measuring import times_faster
-from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.datasets.data_config import AugmentConfig, DataConfig, PreprocessConfig, SamplingConfig
+from rvtssm.datasets import AugmentConfig, DataConfig, DatasetConfig, PreprocessConfig, SamplingConfig, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.loader import Chunk, Collate
 from rvtssm.datasets.packed_batch import counted

@@ -36,8 +36,8 @@ from benchmarks.events.histogram import rvt_frame, shape_of
 from benchmarks.measuring import take_turns, times_faster
 from rvtssm.contrib.demo.generate_recordings import simulated_recording
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
+from rvtssm.datasets import PreprocessConfig
 from rvtssm.datasets.compress import FrameCompressor, decompress_into
-from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import Recipe, prepare_recording
 from rvtssm.datasets.store import open_sequence

@@ -14,13 +14,13 @@ from torch.nn import functional as F
 
 from benchmarks import measuring
 from benchmarks.textbook import TextbookS5
+from rvtssm.models import MODEL_SIZES, ModelConfig
 from rvtssm.models.detector import Detector, build_detector, parameters_by_room
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.records import SequenceBatch
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s5 import S5SSM
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.training.trainer import speed_up
 

@@ -18,15 +18,15 @@ import numpy as np
 
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.datasets.tree import find_recordings
+from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection.engine import StreamDetector, detect
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
 from rvtssm.evaluation.coco import average_precisions, precision_curves
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.events.sequence_plan import plan_sequence
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, usual_downsample
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording, usual_sensor
 from rvtssm.records import DatasetSpec, Detections, Labels, ReadOptions, Windows, WindowSettings
 from rvtssm.records.settings import SHOWN_SCORE

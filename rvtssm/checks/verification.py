@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.checks.inspect_dataset import Part, measured, noticed_lines, raw_tasks
+from rvtssm.datasets import PreprocessConfig
 from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, name_of, prepared_lines, raw_lines
-from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import StoredSequence, open_sequence
 from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences, nothing_there

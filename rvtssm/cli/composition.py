@@ -133,7 +133,7 @@ def to_config(composed: Any, paths: dict[str, Any] | None = None, verb: str = ""
     assert isinstance(typed, Config)
     config = replace(typed, **made)  # without settings of another verb, which a recipe may hold
     if config.training.init_from or (verb and known_verb(verb).follows_frames):
-        from rvtssm.training.training_config import with_settings_of_files
+        from rvtssm.training import with_settings_of_files
 
         return with_settings_of_files(config, follows_frames=bool(verb) and known_verb(verb).follows_frames)
     return config

@@ -8,15 +8,15 @@ from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from rvtssm.cli.verbs import verbs
-from rvtssm.datasets.data_config import PreprocessConfig
-from rvtssm.detection.inference_config import DetectionConfig, LiveConfig, PredictConfig
+from rvtssm.datasets import PreprocessConfig
+from rvtssm.detection import DetectionConfig, LiveConfig, PredictConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.export import ExportConfig
-from rvtssm.models.model_config import PRECISIONS, PRESETS, ModelConfig
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.models import PRECISIONS, PRESETS, ModelConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.limits import Settings, setting
-from rvtssm.training.training_config import TrainSections
+from rvtssm.training import TrainSections
 
 # The sections that weights or prepared frames decide where a command does not.
 DECIDED: dict[str, type[Settings]] = {"model": ModelConfig, "temporal": TemporalConfig, "windows": WindowsConfig}

@@ -65,9 +65,9 @@ def _device() -> str:
 
 
 def _forward_pass() -> str:
+    from rvtssm.models import MODEL_SIZES
     from rvtssm.models.detector import build_detector, torch, usual_device
-    from rvtssm.models.model_config import MODEL_SIZES
-    from rvtssm.ssm.temporal_config import TemporalConfig
+    from rvtssm.ssm import TemporalConfig
 
     device = usual_device()
     detector = build_detector(MODEL_SIZES["tiny"], TemporalConfig(), 64, 64, num_classes=2).to(device).eval()

@@ -19,7 +19,7 @@ from rvtssm.cli.composition import leaves, short_keys
 from rvtssm.cli.verbs import GROUPS, known_verb, verbs
 from rvtssm.cli.words import as_written
 from rvtssm.datasets import DATASETS
-from rvtssm.models.model_config import PRESETS
+from rvtssm.models import PRESETS
 from rvtssm.system.files import configs_dir
 from rvtssm.system.user_error import UserError
 

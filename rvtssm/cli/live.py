@@ -17,11 +17,11 @@ from rvtssm.cli.chosen_weights import announce_detection, weights_to_detect
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import changing_line, say, say_error, tell, tell_log, tell_warning
 from rvtssm.cli.inputs import out_folder, weights_label
+from rvtssm.detection import AUTO
 from rvtssm.detection.configured_detector import NUM_TIMED, settings_detector
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
 from rvtssm.detection.feed import Feed, Replay
-from rvtssm.detection.inference_config import AUTO
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.result_files import (
     ResultContext,

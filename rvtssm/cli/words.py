@@ -13,9 +13,9 @@ import yaml
 from rvtssm.cli.composition import fields_by_key, full_words, is_path, leaves
 from rvtssm.cli.config import DECIDED, Config
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
+from rvtssm.models import MODEL_SIZES, ModelConfig
 from rvtssm.records import WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.user_error import UserError, in_one_line
 

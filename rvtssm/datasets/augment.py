@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.datasets.data_config import AugmentConfig
+from rvtssm.datasets import AugmentConfig
 from rvtssm.records import Labels
 from rvtssm.system.jit import jit
 

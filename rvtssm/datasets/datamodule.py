@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch.utils.data import Sampler
 
-from rvtssm.datasets import SOURCES, DatasetConfig, build_spec
+from rvtssm.datasets import SOURCES, AugmentConfig, DataConfig, DatasetConfig, SamplingConfig, build_spec
 from rvtssm.datasets.agreement import missing_and_deleted, prepared_lines, raw_lines
-from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.loader import ChunkDataset, Collate, ResumableLoader, SequenceLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence, RawSplit, open_prepared_split

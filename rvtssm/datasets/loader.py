@@ -1,4 +1,4 @@
-"""From requests to batches: chunks are read, augmented and combined, and loaders count the next batch one step ahead."""
+"""From requests to batches: chunks are read, augmented and combined, and loaders count the next batch ahead."""
 
 import multiprocessing
 import os
@@ -18,8 +18,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
+from rvtssm.datasets import AugmentConfig
 from rvtssm.datasets.augment import draw_placement
-from rvtssm.datasets.data_config import AugmentConfig
 from rvtssm.datasets.packed_batch import counted, stack_events, stack_frames
 from rvtssm.datasets.sampling import ChunkRequest, MixedBatchSampler
 from rvtssm.datasets.sequence import FrameSequence

@@ -13,9 +13,8 @@ from typing import Any
 
 from rich.filesize import decimal
 
-from rvtssm.datasets import DatasetConfig, build_spec, custom, sections
+from rvtssm.datasets import DatasetConfig, PreprocessConfig, build_spec, custom, sections
 from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, raw_lines
-from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_recording import Outcome, Recipe, is_complete
 from rvtssm.datasets.sections import FAILURES, Job, Run, failure
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, nothing_there, suffixes_of

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from torch.utils.data import Sampler
 
-from rvtssm.datasets.data_config import SamplingConfig
+from rvtssm.datasets import SamplingConfig
 from rvtssm.system.user_error import UserError
 
 # Purposes of random numbers, each with its own seeds, so that they are independent of each other.

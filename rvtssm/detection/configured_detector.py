@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from rvtssm.detection import AUTO, DetectionConfig, shown_boxes
 from rvtssm.detection.engine import StreamDetector
-from rvtssm.detection.inference_config import AUTO, DetectionConfig, shown_boxes
 from rvtssm.detection.sources import OpenedSource
 from rvtssm.detection.tiles import tile_size
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, tracker_of
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
 from rvtssm.models.detector import Detector
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.filters import Filters
 from rvtssm.readers.source import EventSource
 from rvtssm.records import Events

@@ -17,8 +17,8 @@ from rvtssm.detection.window_detector import STORED, WindowDetector, in_pixels
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.events.representations import adds_up
 from rvtssm.events.windows import CLOCK_TIMES, FreeGrid, WindowClock
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import check_causal
 from rvtssm.readers.event_checks import to_events
 from rvtssm.readers.filters import FilterChain, Filters

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
+from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection.configured_detector import settings_detector
 from rvtssm.detection.engine import StreamDetector, detect
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
 from rvtssm.detection.sources import Interruption, OpenedSource, ended_by_signals, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, run_summary
@@ -22,8 +22,8 @@ from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing.draw import SHOWN_US
 from rvtssm.drawing.pictures import MAX_FPS, NUM_STILLS, PictureSettings, SensorFrames, open_pictures
 from rvtssm.events.windows import FreeGrid, label_grid
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.filters import Filters
 from rvtssm.records import Events, Labels, ReadOptions, Windows, WindowSettings
 from rvtssm.system.output_folder import result_set

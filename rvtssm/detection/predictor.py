@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from rvtssm.detection import TRACKERS, DetectionConfig, PredictConfig
 from rvtssm.detection.configured_detector import sensor_detector
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.feed import Feed, Packet, PythonSource
-from rvtssm.detection.inference_config import TRACKERS, DetectionConfig, PredictConfig
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import RecordingRun
 from rvtssm.detection.sources import EventsInMemory, OpenedSource, find_sources, opened_source
 from rvtssm.detection.window_results import Prediction, WindowResult
 from rvtssm.export.exported import read_weights_file
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.weight_files import default_weights
 from rvtssm.readers import Recording
 from rvtssm.readers.event_checks import to_events

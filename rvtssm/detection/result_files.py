@@ -19,7 +19,7 @@ from typing import Self
 import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
-from rvtssm.detection.inference_config import result_writers
+from rvtssm.detection import result_writers
 from rvtssm.detection.window_results import WindowResult, coco_results, track_fields
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.system.output_folder import numbered_name

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 
 from rvtssm.boxes import pairwise_iou
-from rvtssm.detection.inference_config import parse_tiles
+from rvtssm.detection import parse_tiles
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.streams import Streams
 from rvtssm.records import Detections

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rvtssm.detection.inference_config import TRACKERS
+from rvtssm.detection import TRACKERS
 from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
 from rvtssm.system.limits import check_choice, check_number

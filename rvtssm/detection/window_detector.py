@@ -16,8 +16,8 @@ from rvtssm.detection.track_objects import Tracker
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size, reduced_hw
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import Detections, Windows, WindowSettings
 from rvtssm.system.user_error import UserError
 

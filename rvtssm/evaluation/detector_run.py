@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rvtssm.datasets.data_config import DataConfig
+from rvtssm.datasets import DataConfig
 from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.export.exported import is_exported, read_exported
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import Detector, set_precision, usual_device
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.models.weight_files import local_weights
 from rvtssm.records import Detections, SequenceBatch

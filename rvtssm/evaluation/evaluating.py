@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rvtssm.datasets import DatasetConfig
-from rvtssm.datasets.data_config import DataConfig
+from rvtssm.datasets import DataConfig, DatasetConfig
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.evaluation.breakdown import to_plain
 from rvtssm.evaluation.coco import Resampled
@@ -28,8 +27,8 @@ from rvtssm.evaluation.scored_files import scored_names, write_scored
 from rvtssm.evaluation.tracks import check_tracks
 from rvtssm.evaluation.weights_on_data import class_indices, data_for, differences_in_scoring, for_data
 from rvtssm.export.exported import chosen_precision
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import check_causal
 from rvtssm.readers.index import identity_of
 from rvtssm.system.files import written_by

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from rvtssm.detection.inference_config import TRACKERS
+from rvtssm.detection import TRACKERS
 from rvtssm.records.settings import SPLITS, STILL_US, check_window
 from rvtssm.system.limits import Settings, check_class_map, setting
 from rvtssm.system.user_error import UserError

@@ -3,11 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-from rvtssm.datasets import DatasetConfig, with_training
-from rvtssm.datasets.data_config import DataConfig
+from rvtssm.datasets import DataConfig, DatasetConfig, with_training
 from rvtssm.datasets.datamodule import SequenceDataModule
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.transfer import CLASS_MAP_FORM, mapped_classes
 from rvtssm.records import DatasetSpec
 from rvtssm.system.user_error import UserError

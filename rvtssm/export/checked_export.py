@@ -12,9 +12,9 @@ import torch
 from rvtssm.export import OPSETS
 from rvtssm.export import export_detector as conversion
 from rvtssm.export.exported import largest_difference, read_exported, read_weights_file
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.system.files import staging_folder
 from rvtssm.system.user_error import UserError
 

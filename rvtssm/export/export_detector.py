@@ -20,9 +20,9 @@ import torch
 
 from rvtssm.export import OPSETS, precisions
 from rvtssm.export.graphs import DetectorStep, append_suppression, check_suppression
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import Detector
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.weight_files import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import named_if_full, replace_file, staging_folder

@@ -19,10 +19,10 @@ from rvtssm.export.export_detector import (
     read_description,
 )
 from rvtssm.export.graphs import FOUND
+from rvtssm.models import PRECISIONS
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.detector import fastest_precision, set_precision, usual_device
-from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.parts import head_class
 from rvtssm.models.weight_files import check_digest, local_weights
 from rvtssm.system.extras import check_extra
@@ -111,7 +111,7 @@ def read_weights_file(path: Path | str, precision: str = "float32") -> LoadedChe
 
     Args:
         path: A file, the name of weights in the package, or `hf://OWNER/NAME`; see `models.weight_files.local_weights`.
-        precision: One of `rvtssm.models.model_config.PRECISIONS`, or `auto`.
+        precision: One of `rvtssm.models.PRECISIONS`, or `auto`.
 
     Raises:
         UserError: If the weights cannot be found or read.

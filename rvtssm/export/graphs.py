@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.parts import head_class
 from rvtssm.models.yolox import YoloxHead
 from rvtssm.system.user_error import UserError

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from rvtssm.models import CUSTOM, PRESETS, ModelConfig, PostprocessConfig
 from rvtssm.models.detector import Detector, build_detector, set_precision
-from rvtssm.models.model_config import CUSTOM, PRESETS, ModelConfig, PostprocessConfig
 from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.records.settings import SMALLEST_SIDE, check_window
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import with_layer_defaults
 from rvtssm.system.limits import check_note, check_number
 from rvtssm.system.user_error import UserError

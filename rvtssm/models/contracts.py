@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
+from rvtssm.models import ModelConfig, PostprocessConfig
 from rvtssm.records import Detections
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import NoOptions
 from rvtssm.system.user_error import UserError
 

@@ -13,10 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rvtssm.models.model_config import PRECISIONS, SCORES, ModelConfig
+from rvtssm.models import PRECISIONS, SCORES, ModelConfig
 from rvtssm.models.parts import build_parts
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer, to_constant
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_choice
 from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError

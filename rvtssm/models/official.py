@@ -9,11 +9,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
+from rvtssm.models import MODEL_SIZES, ModelConfig, PostprocessConfig
 from rvtssm.models.checkpoint import fill_detector
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig, PostprocessConfig
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 RELEASED_CHUNKS = {"gen1": 21, "onempx": 10}  # steps after which the released SSM weights are reset, by dataset

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rvtssm.models import ModelConfig
 from rvtssm.models.contracts import Neck
-from rvtssm.models.model_config import ModelConfig
 
 
 class ConvNormAct(nn.Module):

@@ -3,13 +3,13 @@
 from dataclasses import asdict, replace
 from typing import Any
 
-from rvtssm.models.backbones.rvt import RvtBackbone
-from rvtssm.models.backbones.timm import TimmBackbone
+from rvtssm.models import ModelConfig
 from rvtssm.models.contracts import Backbone, Head, Neck
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.pafpn import Pafpn
+from rvtssm.models.rvt import RvtBackbone
+from rvtssm.models.timm import TimmBackbone
 from rvtssm.models.yolox import YoloxHead
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.extras import check_part, installed_parts
 from rvtssm.system.user_error import UserError
 

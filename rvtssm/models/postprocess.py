@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from rvtssm.boxes import cxcywh_to_xyxy
-from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.records import Detections
 
 

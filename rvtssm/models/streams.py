@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import Detector, PreparedStep
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import Detections, SequenceBatch
 from rvtssm.records.settings import exact_us
 from rvtssm.ssm.layer import to_constant

@@ -11,14 +11,14 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor
 
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import OFFICIAL_PREFIX, load_file, read_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, released_windows, rename_official
 from rvtssm.records import WindowSettings
 from rvtssm.records.settings import CHANNELS_PER_BIN
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 # Settings that decide the layout and the meaning of the parameters of a temporal layer.

@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from rvtssm.models import ModelConfig, PostprocessConfig
 from rvtssm.models.contracts import RARE, Head, at_least_one
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.pafpn import ConvNormAct
 from rvtssm.models.postprocess import postprocess, to_probabilities
 from rvtssm.records import Detections

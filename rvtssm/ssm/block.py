@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer
 from rvtssm.ssm.shapes import check_input, check_precision
 from rvtssm.ssm.spectrum import Spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, check_step_scale, to_constant
 from rvtssm.ssm.shapes import check_precision, fitting_state
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 class LSTM(TemporalLayer):

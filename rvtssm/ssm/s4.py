@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.discretize import RULES_FOLLOW_THE_RATE
 from rvtssm.ssm.init import elementwise, hippo_legs, log_uniform_steps, normal, parameter, to_pairs, wants_shapes_only
@@ -13,7 +14,6 @@ from rvtssm.ssm.layer import StepScale, TemporalLayer, longer_steps
 from rvtssm.ssm.per_feature import STATE_SIZE, DenseSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep
 from rvtssm.ssm.spectrum import Spectrum, energy_quadrature, mode_spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 _NUM_POINTS = 128  # frequencies at which the energy is sampled

@@ -5,6 +5,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.block import GLUBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS, RULES_FOLLOW_THE_RATE
 from rvtssm.ssm.init import elementwise, hippo_input, initial_modes, log_uniform_steps, normal, parameter, to_pairs
@@ -12,7 +13,6 @@ from rvtssm.ssm.layer import StepScale, TemporalLayer, longer_steps
 from rvtssm.ssm.per_feature import STATE_SIZE, DiagonalSystem, PerFeatureLayer
 from rvtssm.ssm.real_step import Pair, RealStep, check_modes, split_bandlimit
 from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, masked, mode_spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 class S4DSSM(PerFeatureLayer):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.block import SSMBlock
 from rvtssm.ssm.discretize import DISCRETIZATIONS, RULES_FOLLOW_THE_RATE
 from rvtssm.ssm.init import initial_b, initial_c, initial_modes, log_uniform_steps, normal, parameter, to_pairs
@@ -15,7 +16,6 @@ from rvtssm.ssm.real_step import RealSharedStep, check_modes, split_bandlimit
 from rvtssm.ssm.shapes import check_input, fitting_state
 from rvtssm.ssm.shared_state import SharedSystem, run_shared
 from rvtssm.ssm.spectrum import Spectrum, bandlimit_mask, energy_diagonal, masked, mode_spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.limits import check_number
 from rvtssm.system.user_error import UserError
 

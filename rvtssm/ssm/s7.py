@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
 from rvtssm.ssm.init import elementwise, linear_from, log_uniform_steps, normal, parameter, truncated_normal
 from rvtssm.ssm.layer import State, StepScale, TemporalLayer, to_rows
 from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shapes import fitting_state
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 # a and b in f(w) = 1 - 1 / (a w^2 + b)
 _A = 1.0

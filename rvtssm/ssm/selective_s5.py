@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.block import GatedBlock, SSMBlock, in_block
 from rvtssm.ssm.discretize import DISCRETIZATIONS, RULES_FOLLOW_THE_RATE, zoh_of_many_steps
 from rvtssm.ssm.held_scan import held_scan
@@ -28,7 +29,6 @@ from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shapes import check_fit, fitting_state
 from rvtssm.ssm.shared_state import as_complex, as_pairs
 from rvtssm.ssm.spectrum import Spectrum, mode_spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s4 import S4
@@ -11,7 +12,6 @@ from rvtssm.ssm.s4d import S4D
 from rvtssm.ssm.s5 import S5
 from rvtssm.ssm.s7 import S7
 from rvtssm.ssm.selective_s5 import SelectiveS5
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.extras import check_part
 from rvtssm.system.user_error import UserError
 

@@ -16,6 +16,7 @@ from rvtssm.models.transfer import TransferSource, mapped_classes, read_source, 
 from rvtssm.ssm.temporal_layers import with_layer_defaults
 from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError, errors_about, in_one_line
+from rvtssm.training import TrainSections, with_settings_of_files
 from rvtssm.training.checkpoints import best_checkpoint, has_no_patience, step_of, validations_without_gain
 from rvtssm.training.memory import check_step_memory, with_divided_batch
 from rvtssm.training.module import DetectionModule, ModuleSettings, Start
@@ -23,7 +24,6 @@ from rvtssm.training.preflight import check, check_scored, describe
 from rvtssm.training.progress import facts, say, say_doubts, say_interrupted_at_the_end, say_trained
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, has_lower_rate, is_extension
 from rvtssm.training.trainer import build_trainer, check_compiler, choose_precision, speed_up
-from rvtssm.training.training_config import TrainSections, with_settings_of_files
 
 _LOST_PEER = ("connection closed by peer", "connection reset by peer", "gloo", "nccl")  # in errors of torch.distributed
 

@@ -15,14 +15,13 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from rvtssm.datasets import build_spec
-from rvtssm.datasets.data_config import SamplingConfig
+from rvtssm.datasets import SamplingConfig, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector, usual_device
 from rvtssm.system.machine import free_bytes, return_freed_memory
 from rvtssm.system.user_error import UserError
-from rvtssm.training.training_config import TrainSections
+from rvtssm.training import TrainSections
 
 _PROBED = 2  # frames
 _OVER_KEPT = 1.15  # peak over kept bytes: gradients of maps, and workspace of products, during the backward pass

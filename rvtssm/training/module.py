@@ -31,20 +31,20 @@ import torch
 from torch import Tensor, nn
 
 from rvtssm.evaluation.coco import evaluate_detections
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import WRITTEN_BY, detector_weights, made_by
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.contracts import at_least_one
 from rvtssm.models.detector import Detector, parameters_by_room
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.streams import Streams
 from rvtssm.models.transfer import Transferred, TransferSource
 from rvtssm.records import DatasetSpec, Detections, Labels, SequenceBatch
 from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError
+from rvtssm.training import H2_BAND, OptimConfig, TrainingConfig
 from rvtssm.training.checkpoints import file_names, read_states
 from rvtssm.training.optim import build_optimizer, h2_term
 from rvtssm.training.resume import is_extension
-from rvtssm.training.training_config import H2_BAND, OptimConfig, TrainingConfig
 
 _MOST_NAMED = 3  # tensors or recordings in a message
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.system.user_error import UserError
-from rvtssm.training.training_config import OptimConfig
+from rvtssm.training import OptimConfig
 
 # The polynomial that pushes all singular values towards 1 within five rounds (Jordan et al., 2024).
 _A = 3.4445

@@ -17,8 +17,8 @@ from rvtssm.system.extras import check_extra
 from rvtssm.system.machine import check_memory
 from rvtssm.system.remote import absolute_path, is_url
 from rvtssm.system.user_error import UserError, errors_about
+from rvtssm.training import H2_BAND, TrainSections
 from rvtssm.training.optim import h2_term
-from rvtssm.training.training_config import H2_BAND, TrainSections
 
 _FRAME_HW = (32, 32)  # no weight depends on it
 _MOST_EARLY = 0.05  # of averaged weights that those of the first step may be

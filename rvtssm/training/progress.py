@@ -1,4 +1,4 @@
-"""What a person reads during training: a bar with losses, speed and time left, and lines on doubts, plans and results."""
+"""What a person reads during training: a bar with losses, speed and time left, and lines on plans and results."""
 
 import time
 from datetime import timedelta
@@ -17,11 +17,11 @@ from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.parts import head_class
+from rvtssm.training import TrainSections
 from rvtssm.training.checkpoints import best_checkpoint, checkpoints_of, last_checkpoint
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.optim import learning_rate_rule
 from rvtssm.training.preflight import early_weights, outdated_recordings
-from rvtssm.training.training_config import TrainSections
 
 LINE_EVERY_S = 60  # where no bar moves
 SPEED_OVER_S = 600  # the speed is a mean over this time

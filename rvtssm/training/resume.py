@@ -4,13 +4,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rvtssm.datasets.data_config import AugmentConfig
+from rvtssm.datasets import AugmentConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.system.user_error import UserError
+from rvtssm.training import OptimConfig, TrainSections
 from rvtssm.training.checkpoints import best_checkpoint, is_whole, last_checkpoint, latest_checkpoint, step_of
-from rvtssm.training.training_config import OptimConfig, TrainSections
 
 _OF_TRAINING = (
     *("steps", "init_from", "average", "class_map", "accumulate", "devices", "num_nodes", "precision"),

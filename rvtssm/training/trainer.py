@@ -19,10 +19,9 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from rvtssm.models.detector import Detector, fastest_precision, usual_device
 from rvtssm.system.user_error import UserError
-from rvtssm.training import logs
+from rvtssm.training import LIGHTNING_PRECISIONS, TrainingConfig, logs
 from rvtssm.training.checkpoints import Averaging, Checkpoints, DirectCheckpointIO
 from rvtssm.training.progress import Progress
-from rvtssm.training.training_config import LIGHTNING_PRECISIONS, TrainingConfig
 
 _COMPILERS = ("g++", "clang++", "c++")
 _IGNORED_WARNINGS = (

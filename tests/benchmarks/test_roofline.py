@@ -1,8 +1,8 @@
 """The counts of a training step follow its shape, and the table has one row per recipe."""
 
 from benchmarks import roofline
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.models import ModelConfig
+from rvtssm.ssm import TemporalConfig
 
 TOY = ModelConfig(embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
 

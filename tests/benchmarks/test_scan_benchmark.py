@@ -5,8 +5,8 @@ import torch
 
 from benchmarks import scan
 from benchmarks.textbook import TextbookS5
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 STAGES = ((6, 4), (3, 8))
 

@@ -10,7 +10,7 @@ import torch
 from benchmarks import streaming
 from benchmarks.training import step
 from rvtssm.cli.composition import compose
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models import ModelConfig
 
 GATED = ("temporal.discretization=bilinear", "temporal.block=gated")
 TOY = ModelConfig(embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 0), fpn_blocks=0)  # few parts are exported faster

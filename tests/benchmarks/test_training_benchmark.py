@@ -7,9 +7,9 @@ import torch
 
 from benchmarks.training import __main__ as command
 from benchmarks.training import step
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models import ModelConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.lstm import LSTM
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 TOY = ModelConfig(size="custom", embed_dim=8, head_dim=8, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
 SHAPE = step.Shape(2, 7, "cpu", 64, 96, TOY)

@@ -34,7 +34,7 @@ from rvtssm.cli import main as cli
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets import custom
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
+from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import opened_source
 from rvtssm.detection.track_objects import Tracker

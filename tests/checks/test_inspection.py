@@ -20,8 +20,7 @@ from rvtssm.checks.inspect_dataset import count_labels, inspect_prepared, inspec
 from rvtssm.checks.inspect_recording import inspect_recording, recording_figure
 from rvtssm.cli.inspect_output import labelled_frames
 from rvtssm.cli.main import main
-from rvtssm.datasets import DATASETS
-from rvtssm.datasets.data_config import PreprocessConfig
+from rvtssm.datasets import DATASETS, PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.drawing.draw import CLASS_COLORS, class_colors
 from rvtssm.drawing.image_files import figure_png

@@ -13,9 +13,8 @@ from user_errors import raises
 
 from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.main import main
-from rvtssm.datasets import DATASETS, prepare_recording
+from rvtssm.datasets import DATASETS, PreprocessConfig, prepare_recording
 from rvtssm.datasets.agreement import raw_lines
-from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit
 from rvtssm.datasets.store import open_sequence

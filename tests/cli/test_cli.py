@@ -22,12 +22,12 @@ from rvtssm.cli.verbs import verbs
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import DATASETS
 from rvtssm.events.labels import write_boxes
+from rvtssm.models import MODEL_SIZES, ModelConfig
 from rvtssm.models.checkpoint import load_file, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")

@@ -24,9 +24,9 @@ from rvtssm.cli.words import settings_of, with_settings_files
 from rvtssm.contrib.demo.simulation_config import CAMERAS
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
+from rvtssm.models import MODEL_SIZES
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import MODEL_SIZES
+from rvtssm.models.rvt import SPATIAL_MIXERS
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training.preflight import check
 

@@ -32,14 +32,14 @@ from rvtssm.datasets.sequence import RawSplit
 from rvtssm.evaluation.protocol import published_rows
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.labels import write_boxes
+from rvtssm.models import MODEL_SIZES, SCORES
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.models.detector import build_detector, count_parameters
-from rvtssm.models.model_config import MODEL_SIZES, SCORES
 from rvtssm.models.official import rename_official
 from rvtssm.models.streams import Streams
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 
 RATES = ("20", "40")
 # every split of this seed has objects that stand still for 0.3 s

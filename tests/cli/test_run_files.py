@@ -19,11 +19,11 @@ from rvtssm.cli.run_files import RUN_FILES, run_files, unlike_others
 from rvtssm.cli.sweeps import objective
 from rvtssm.cli.words import overrides
 from rvtssm.evaluation.report import EvaluationReport
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, save_file, weights_digest, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system import files
 from rvtssm.system.user_error import UserError
 from tests.evaluation.test_evaluate import SPEC

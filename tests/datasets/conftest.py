@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, random_events
 
-from rvtssm.datasets import DatasetConfig, build_spec
-from rvtssm.datasets.data_config import PreprocessConfig
+from rvtssm.datasets import DatasetConfig, PreprocessConfig, build_spec
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import FrameSequence
 from rvtssm.events.labels import BOX_DTYPE, write_boxes

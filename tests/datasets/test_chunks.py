@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
 
-from rvtssm.datasets import build_spec
+from rvtssm.datasets import AugmentConfig, build_spec
 from rvtssm.datasets.augment import Placement, Window, draw_placement
-from rvtssm.datasets.data_config import AugmentConfig
 from rvtssm.datasets.loader import ChunkDataset, Collate, spread_to_the_last
 from rvtssm.datasets.packed_batch import count_frames, scatter_frames, stack_events, stack_frames
 from rvtssm.datasets.sampling import ChunkRequest

@@ -20,9 +20,16 @@ from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.cli.inspect import inspect
 from rvtssm.cli.main import compose, main
 from rvtssm.cli.preprocess import preprocess
-from rvtssm.datasets import GENERATED_FILE, DatasetConfig, build_spec, custom
+from rvtssm.datasets import (
+    GENERATED_FILE,
+    DataConfig,
+    DatasetConfig,
+    PreprocessConfig,
+    SamplingConfig,
+    build_spec,
+    custom,
+)
 from rvtssm.datasets.custom import options_above
-from rvtssm.datasets.data_config import DataConfig, PreprocessConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split

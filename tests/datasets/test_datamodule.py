@@ -17,8 +17,8 @@ import torch
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from user_errors import raises
 
+from rvtssm.datasets import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets import loader as loading
-from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
 from rvtssm.datasets.loader import ChunkDataset, Collate, ResumableLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import MixedBatchSampler

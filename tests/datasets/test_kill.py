@@ -14,8 +14,7 @@ from test_prepare_dataset import contents, write_recording
 
 from rvtssm.contrib.demo.generate_recordings import SYNTHETIC, generate_dataset
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
-from rvtssm.datasets import sections
-from rvtssm.datasets.data_config import PreprocessConfig
+from rvtssm.datasets import PreprocessConfig, sections
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.records import WindowSettings
 

@@ -7,8 +7,7 @@ import h5py
 import numpy as np
 import pytest
 
-from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, custom
-from rvtssm.datasets.data_config import PreprocessConfig
+from rvtssm.datasets import DATASETS, DatasetConfig, PreprocessConfig, build_spec, custom
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings, find_sequences

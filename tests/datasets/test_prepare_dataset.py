@@ -15,8 +15,7 @@ import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, assert_equal, boxes_of, random_events, to_events, write_hdf5
 from user_errors import raises
 
-from rvtssm.datasets import DATASETS, sections
-from rvtssm.datasets.data_config import PreprocessConfig
+from rvtssm.datasets import DATASETS, PreprocessConfig, sections
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.prepare_recording import Recipe, count_section, prepare_recording
 from rvtssm.datasets.sequence import RawSplit

@@ -11,8 +11,15 @@ from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 from test_datamodule import assert_all_equal
 from user_errors import raises
 
-from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
-from rvtssm.datasets.data_config import AugmentConfig, DataConfig, PreprocessConfig, SamplingConfig
+from rvtssm.datasets import (
+    DATASETS,
+    AugmentConfig,
+    DataConfig,
+    DatasetConfig,
+    PreprocessConfig,
+    SamplingConfig,
+    build_spec,
+)
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared, open_prepared_split, to_frame_labels

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from test_datamodule import assert_all_equal
 from user_errors import raises
 
-from rvtssm.datasets.data_config import AugmentConfig, DataConfig, SamplingConfig
+from rvtssm.datasets import AugmentConfig, DataConfig, SamplingConfig
 from rvtssm.datasets.datamodule import SequenceDataModule, drawn_windows
 from rvtssm.datasets.loader import ChunkDataset
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler, chunks_of, random_chunk

@@ -20,13 +20,13 @@ from rvtssm.detection.sources import EventsInMemory
 from rvtssm.detection.tiles import gap_steps
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import FreeGrid, free_grid, label_grid
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.detector import set_precision
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
 from rvtssm.models.streams import Streams
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.user_error import UserError
 

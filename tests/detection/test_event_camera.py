@@ -20,15 +20,14 @@ from user_errors import raises
 
 from rvtssm.cli import live as live_verb
 from rvtssm.cli import main as cli
-from rvtssm.detection import configured_detector, result_files
+from rvtssm.detection import DetectionConfig, PredictConfig, configured_detector, result_files
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import Camera, read_camera_settings
 from rvtssm.detection.feed import Replay
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import predict_recording
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import usual_downsample
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.event_checks import LiveGate

@@ -15,7 +15,7 @@ from rvtssm.detection.feed import PythonSource
 from rvtssm.detection.packets import PacketStream
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.readers.filters import FilterChain
 from rvtssm.readers.gate import copy_events, join_events
 from rvtssm.records import Events

@@ -10,9 +10,9 @@ from user_errors import raises
 from rvtssm.cli.chosen_weights import read_weights
 from rvtssm.cli.main import compose
 from rvtssm.export.exported import read_exported
+from rvtssm.models import PRECISIONS
 from rvtssm.models.checkpoint_meta import detector_for_frame
 from rvtssm.models.detector import set_precision
-from rvtssm.models.model_config import PRECISIONS
 from rvtssm.models.streams import Streams
 
 

@@ -13,8 +13,8 @@ from event_examples import random_events
 from rvtssm.cli.main import main
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import free_grid
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import postprocess, to_sensor
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, Windows, WindowSettings

@@ -15,17 +15,17 @@ from live_examples import SMALL
 import rvtssm
 from rvtssm.contrib.demo.generate_recordings import simulated_recording
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
+from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection import configured_detector as module
 from rvtssm.detection.configured_detector import choose_downsample
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import EventsInMemory
 from rvtssm.detection.summary import Tally
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.drawing import pictures
 from rvtssm.drawing.pictures import _StillChoice
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import detector_for_frame, downsample_by_size, usual_downsample
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import copy_events, join_events

@@ -30,8 +30,7 @@ from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
-from rvtssm.detection import sources
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
+from rvtssm.detection import DetectionConfig, PredictConfig, sources
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import find_sources
 from rvtssm.drawing.draw import events_image, strip_of

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from event_examples import SPEC
 
-from rvtssm.detection.inference_config import result_writers
+from rvtssm.detection import result_writers
 from rvtssm.detection.result_files import ResultContext, open_result_files
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.records import Detections

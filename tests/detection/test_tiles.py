@@ -11,7 +11,7 @@ from rvtssm.contrib.demo.generate_recordings import simulated_recording
 from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.tiles import Tiles
-from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.readers.recording import copy_events, join_events
 from rvtssm.records import Detections, Events
 from rvtssm.system.user_error import UserError

@@ -11,13 +11,13 @@ import pytest
 import torch
 from user_errors import raises
 
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
+from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.predictor import Predictor
 from rvtssm.detection.track_objects import Tracker
 from rvtssm.drawing.draw import draw_frame
 from rvtssm.events.labels import read_boxes
-from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections
 

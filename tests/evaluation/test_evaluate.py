@@ -19,8 +19,7 @@ from torchvision.ops import batched_nms
 from rvtssm.boxes import cxcywh_to_xyxy, ltwh_to_xyxy, xyxy_to_ltwh
 from rvtssm.cli import evaluate as verb
 from rvtssm.cli import main as cli
-from rvtssm.datasets import DATASETS, DatasetConfig, build_spec
-from rvtssm.datasets.data_config import DataConfig, PreprocessConfig
+from rvtssm.datasets import DATASETS, DataConfig, DatasetConfig, PreprocessConfig, build_spec
 from rvtssm.datasets.loader import Collate
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.evaluation import detector_run, evaluating, rates
@@ -32,8 +31,8 @@ from rvtssm.evaluation.protocol import scored_labels
 from rvtssm.evaluation.rates import plan_rates
 from rvtssm.events.labels import write_boxes
 from rvtssm.export.exported import ExportedDetector
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import read_checkpoint, weights_digest, write_checkpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.official import convert_official
 from rvtssm.models.streams import Streams
 from rvtssm.readers import open_recording

@@ -10,17 +10,17 @@ import pytest
 import torch
 from event_examples import boxes_of, random_events
 
-from rvtssm.datasets.data_config import DataConfig
+from rvtssm.datasets import DataConfig
 from rvtssm.evaluation import detector_run
 from rvtssm.evaluation.detector_run import detector_processes, stream
 from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.events.labels import write_boxes
+from rvtssm.models import ModelConfig, PostprocessConfig
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from tests.evaluation.test_evaluate import SPEC
 
 NUM_RECORDINGS = 3

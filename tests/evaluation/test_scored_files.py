@@ -14,17 +14,16 @@ from live_examples import draw_events, live_checkpoint  # noqa: F401
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from rvtssm.datasets import DatasetConfig
+from rvtssm.datasets import DataConfig, DatasetConfig, PreprocessConfig
 from rvtssm.datasets.custom import read_spec
-from rvtssm.datasets.data_config import DataConfig, PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.evaluation.coco import average_precisions
 from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.evaluation.scored_files import write_scored
 from rvtssm.events.labels import nothing_at, write_boxes
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from tests.evaluation.test_coco import SPEC as GEN1

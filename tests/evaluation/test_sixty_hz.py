@@ -9,18 +9,17 @@ import pytest
 from event_examples import boxes_of
 
 from rvtssm.cli import main as cli
-from rvtssm.datasets import DATASETS, DatasetConfig
-from rvtssm.datasets.data_config import DataConfig
+from rvtssm.datasets import DATASETS, DataConfig, DatasetConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
+from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.evaluation import evaluating
 from rvtssm.events.labels import write_boxes
 from rvtssm.events.windows import WindowsConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.detector import Detector
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.postprocess import to_sensor
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Detections

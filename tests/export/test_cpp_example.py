@@ -11,7 +11,7 @@ from event_examples import random_events
 
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.export.exported import read_exported
-from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models import PostprocessConfig
 
 SOURCE = Path(__file__).parents[2] / "examples" / "export" / "detect.cpp"
 MIN_SCORE = 0.002  # the weights have not learned

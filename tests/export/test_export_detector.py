@@ -30,15 +30,14 @@ from rvtssm.export.export_detector import (
 )
 from rvtssm.export.exported import largest_difference, read_exported
 from rvtssm.export.graphs import DetectorStep
-from rvtssm.models import detector
+from rvtssm.models import PostprocessConfig, detector
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.models.weight_files import check_digest
 from rvtssm.models.yolox import YoloxPredictions
 from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system import extras
 from rvtssm.system.user_error import UserError

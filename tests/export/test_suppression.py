@@ -12,7 +12,7 @@ from rvtssm.cli import main as cli
 from rvtssm.export.export_detector import METADATA_KEY, describe, to_openvino
 from rvtssm.export.exported import largest_difference, openvino_core, read_exported
 from rvtssm.export.graphs import append_suppression, check_suppression, suppression_graph
-from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.postprocess import postprocess, to_sensor
 
 onnxruntime = pytest.importorskip("onnxruntime")

@@ -22,13 +22,13 @@ from rvtssm.datasets.store import open_sequence
 from rvtssm.events.label_rules import clean_boxes, unusable_boxes
 from rvtssm.export.export_detector import METADATA_KEY
 from rvtssm.export.exported import read_exported
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.readers import open_recording
 from rvtssm.readers.piped import PipedRecording
 from rvtssm.records import ReadOptions, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.system.user_error import UserError
 from tests.contrib.ros import bag_writer
 from tests.datasets.test_store import example_content, write

@@ -7,11 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rvtssm.models.backbones import rvt
+from rvtssm.models import ModelConfig, rvt
 from rvtssm.models.detector import Detector, build_detector
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.official import derive_configs, rename_official
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 
 # the attention branches start at full weight, so that a mistake in them shows
 SMALL = ModelConfig(size="custom", embed_dim=8, head_dim=4, num_blocks=(1, 0, 0, 1), fpn_blocks=0, layer_scale=1.0)

@@ -13,14 +13,14 @@ from safetensors.torch import save_file as save_safetensors
 from user_errors import raises
 
 from rvtssm.datasets import DATASETS
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.weight_files import check_digest
 from rvtssm.records import WindowSettings
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.init import without_values
 from rvtssm.ssm.layer import TemporalLayer
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 ROOT = Path(__file__).parents[2]

@@ -12,16 +12,16 @@ from torch.utils.flop_counter import FlopCounterMode
 from user_errors import raises
 
 from rvtssm.export.graphs import DetectorStep
-from rvtssm.models.backbones.attention import SelfAttention
-from rvtssm.models.backbones.rvt import RvtBackbone, derive_partition
+from rvtssm.models import MODEL_SIZES, ModelConfig
+from rvtssm.models.attention import SelfAttention
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector, build_detector, count_parameters
-from rvtssm.models.model_config import MODEL_SIZES, ModelConfig
 from rvtssm.models.pafpn import CspLayer
+from rvtssm.models.rvt import RvtBackbone, derive_partition
 from rvtssm.models.streams import Streams
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,10 @@ from timm.models.convnext import ConvNeXtBlock
 from torch import Tensor
 
 from rvtssm.export.graphs import DetectorStep
-from rvtssm.models.backbones import attention
-from rvtssm.models.backbones.attention import WRITTEN_OUT, PartitionAttention, ScaledLinear, SelfAttention, attend
-from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
-from rvtssm.models.backbones.ssm2d import SSM2D, RealSSM2D
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models import ModelConfig, attention
+from rvtssm.models.attention import WRITTEN_OUT, PartitionAttention, ScaledLinear, SelfAttention, attend
+from rvtssm.models.rvt import SPATIAL_MIXERS
+from rvtssm.models.ssm2d import SSM2D, RealSSM2D
 
 every_mixer = pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
 DIM, PARTITION = 8, (2, 3)

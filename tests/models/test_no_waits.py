@@ -10,14 +10,13 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from rvtssm.models import yolox
-from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
+from rvtssm.models import ModelConfig, yolox
 from rvtssm.models.detector import Detector, build_detector
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.rvt import SPATIAL_MIXERS
 from rvtssm.models.streams import Streams
 from rvtssm.models.yolox import yolox_loss
 from rvtssm.records import SequenceBatch
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.machine import on_device
 

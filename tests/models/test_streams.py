@@ -12,12 +12,12 @@ from torch import Tensor
 from user_errors import raises
 
 from rvtssm.evaluation.detector_run import stream
+from rvtssm.models import MODEL_SIZES
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import MODEL_SIZES
 from rvtssm.models.streams import Streams, map_state
 from rvtssm.models.yolox import YoloxHead, YoloxPredictions
 from rvtssm.records import SequenceBatch
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 
 PIXELS = 3  # sequences per stream
 

@@ -6,8 +6,8 @@ import torch
 from user_errors import raises
 
 from rvtssm.models.detector import parameters_by_room
+from rvtssm.training import OptimConfig
 from rvtssm.training.optim import build_optimizer
-from rvtssm.training.training_config import OptimConfig
 
 MODEL = "test_convnext"
 

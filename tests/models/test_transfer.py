@@ -7,12 +7,12 @@ import pytest
 import torch
 from user_errors import raises
 
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.transfer import read_source, transfer
 from rvtssm.records import DatasetSpec, WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 
 STEM = "backbone.stages.0.downsample.conv.weight"
 SPEC = DatasetSpec("two", 64, 96, ("car", "pedestrian"), 50_000, 10, 30, 10, 30)

@@ -13,7 +13,7 @@ from torchvision.ops import batched_nms
 from user_errors import raises
 
 from rvtssm.boxes import cxcywh_to_xyxy, pairwise_iou
-from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.postprocess import postprocess, select_boxes, to_probabilities
 from rvtssm.models.yolox import assign_targets, locate, yolox_loss
 

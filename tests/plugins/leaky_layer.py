@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer, to_rows
 from rvtssm.ssm.shapes import check_precision, fitting_state
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 
 

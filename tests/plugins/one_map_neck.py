@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from rvtssm.models import ModelConfig
 from rvtssm.models.contracts import Neck
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import NECKS
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from rvtssm.models.backbones.rvt import mix_in_time
+from rvtssm.models import ModelConfig
 from rvtssm.models.contracts import Backbone, check_memory_strides
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES
+from rvtssm.models.rvt import mix_in_time
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 

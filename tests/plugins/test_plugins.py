@@ -13,12 +13,12 @@ from user_errors import raises
 
 from rvtssm.cli import main as cli
 from rvtssm.datasets import DATASETS
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES, HEADS, NECKS
 from rvtssm.records import WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.user_error import UserError

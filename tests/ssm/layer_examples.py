@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.discretize import DISCRETIZATIONS
 from rvtssm.ssm.init import INITIAL_MODES
 from rvtssm.ssm.layer import TemporalLayer
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 
 DIM, NUM_SEQUENCES = 12, 6

@@ -25,8 +25,8 @@ from torch import Tensor
 from torch.func import functional_call
 from user_errors import raises
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer, with_layer_defaults
 from rvtssm.system.user_error import UserError
 from rvtssm.testing import LAWS, built

@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from user_errors import raises
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.init import INITIAL_MODES, initial_modes
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s4 import S4SSM
@@ -32,7 +33,6 @@ from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.s7 import S7SSM
 from rvtssm.ssm.selective_s5 import SelectiveS5SSM
 from rvtssm.ssm.spectrum import bandlimit_mask, energy_diagonal, frequencies, mode_spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 

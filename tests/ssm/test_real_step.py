@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.func import functional_call
 from user_errors import raises
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.spectrum import Spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 MASKED = {"bandlimit": 0.3, "bandlimit_at": "current_step", "dt_max": 2.0}

@@ -14,10 +14,10 @@ from scipy.signal import cont2discrete
 from torch import Tensor
 from user_errors import raises
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
 from rvtssm.ssm.s4 import S4SSM
 from rvtssm.ssm.s4d import S4DSSM
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 DIM, SIZE = 3, 8
 

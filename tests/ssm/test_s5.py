@@ -10,9 +10,9 @@ from golden_arrays import GoldenArrays
 from numpy.typing import ArrayLike
 from user_errors import raises
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.init import INITIAL_MODES, hippo_legs, initial_modes
 from rvtssm.ssm.s5 import S5SSM
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 

@@ -9,10 +9,9 @@ from scan_reference import scan_reference
 from torch import Tensor
 from user_errors import raises
 
+from rvtssm.ssm import TemporalConfig, scan_cpu, scan_loop, shared_state
 from rvtssm.ssm import scan as scan_module
-from rvtssm.ssm import scan_cpu, scan_loop, shared_state
 from rvtssm.ssm.scan import scan, sweeps
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 NUM_GROUPS, GROUP_SIZE, NUM_MODES = 2, 3, 5

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from layer_examples import CASES, DIM, as_tuple, build, every_layer, random_state, steps
 from user_errors import raises
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.held_scan import held_scan
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.scan import scan
 from rvtssm.ssm.shared_state import run_shared
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 LAYERS = {label: build(label) for label in CASES}

@@ -5,13 +5,13 @@ import torch
 from scan_reference import scan_reference
 from torch.nn import functional as F
 
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.block import GatedBlock, SSMBlock
 from rvtssm.ssm.discretize import zoh
 from rvtssm.ssm.held_scan import held_scan
 from rvtssm.ssm.lstm import LSTM
 from rvtssm.ssm.s7 import S7SSM
 from rvtssm.ssm.selective_s5 import SelectiveS5SSM
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 
 DIM, SIZE = 4, 6

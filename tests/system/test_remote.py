@@ -12,7 +12,7 @@ from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
 from user_errors import raises
 
 from rvtssm.cli import main as cli
-from rvtssm.datasets.data_config import PreprocessConfig
+from rvtssm.datasets import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.events.labels import write_boxes

@@ -22,9 +22,9 @@ from rvtssm.cli.words import overrides as config_words
 from rvtssm.datasets import DATASETS, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.events.labels import read_boxes, write_boxes
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.transfer import mapped_classes, transfer
 from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig

@@ -15,8 +15,8 @@ from lightning.pytorch.utilities import rank_zero_only
 from torch.distributed.run import config_from_args, get_args_parser
 from user_errors import raises
 
+from rvtssm.training import TrainingConfig
 from rvtssm.training.trainer import build_trainer, check_processes
-from rvtssm.training.training_config import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0"}

@@ -9,15 +9,14 @@ import torch
 from user_errors import raises
 
 from rvtssm.cli.train import train
-from rvtssm.datasets.data_config import SamplingConfig
+from rvtssm.datasets import SamplingConfig
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.training import loop, memory
+from rvtssm.ssm import TemporalConfig
+from rvtssm.training import TrainingConfig, TrainSections, loop, memory
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.memory import with_divided_batch
-from rvtssm.training.training_config import TrainingConfig, TrainSections
 
 SMALL = ModelConfig(embed_dim=8, head_dim=8, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
 

@@ -13,19 +13,18 @@ from rvtssm.cli.train import train
 from rvtssm.datasets.store import open_sequence
 from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, to_labels, write_boxes
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import load_file, save_file
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.models.parts import BACKBONES, NECKS, head_class, heads
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.models.yolox import YoloxPredictions
 from rvtssm.records import Detections, Labels, SequenceBatch, Windows
-from rvtssm.ssm.temporal_config import TemporalConfig
-from rvtssm.training import module
+from rvtssm.ssm import TemporalConfig
+from rvtssm.training import TrainingConfig, module
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.module import DetectionModule, ModuleSettings
-from rvtssm.training.training_config import TrainingConfig
 
 HEIGHT, WIDTH, STRIDE_US = 64, 96, 50_000
 SPEC = replace(event_examples.SPEC, height=HEIGHT, width=WIDTH, label_interval_us=STRIDE_US, skip_us=0)

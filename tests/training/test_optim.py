@@ -11,12 +11,13 @@ from user_errors import raises
 
 from rvtssm.cli.main import compose
 from rvtssm.datasets import DatasetConfig, build_spec
+from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.model_config import ModelConfig
 from rvtssm.records import WindowSettings
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
+from rvtssm.training import H2_BAND, OptimConfig
 from rvtssm.training.module import DetectionModule
 from rvtssm.training.optim import (
     Muon,
@@ -28,7 +29,6 @@ from rvtssm.training.optim import (
     peak_learning_rate,
 )
 from rvtssm.training.preflight import check
-from rvtssm.training.training_config import H2_BAND, OptimConfig
 
 
 def rates(num_steps: int, config: OptimConfig) -> list[float]:

@@ -33,11 +33,11 @@ from rvtssm.cli.main import main
 from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file, read_checkpoint, write_checkpoint
 from rvtssm.system.files import atomic_file
+from rvtssm.training import OptimConfig, TrainingConfig
 from rvtssm.training.checkpoints import Averaging, Checkpoints, DirectCheckpointIO, best_checkpoint, last_checkpoint
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.resume import find_resume
 from rvtssm.training.trainer import build_trainer
-from rvtssm.training.training_config import OptimConfig, TrainingConfig
 from tests.training.conftest import SEVEN_STEPS, die
 from tests.training.watched import become_rank, train_with
 

@@ -10,18 +10,17 @@ from torch import Tensor, nn
 from user_errors import raises
 
 from rvtssm.cli.train import train
+from rvtssm.models import ModelConfig
 from rvtssm.models import detector as detector_module
-from rvtssm.models.backbones.rvt import SPATIAL_MIXERS
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import Detector, build_detector
-from rvtssm.models.model_config import ModelConfig
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.models.rvt import SPATIAL_MIXERS
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
-from rvtssm.training import loop
+from rvtssm.training import OptimConfig, loop
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.trainer import check_compiler, choose_precision, speed_up
-from rvtssm.training.training_config import OptimConfig
 from tests.training.test_module import build_module, draw_counts, make_batch
 
 L, B = 2, 2

@@ -19,8 +19,8 @@ from rvtssm.cli.train import train
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import count_parameters, parameters_by_room
 from rvtssm.records import Detections, Labels, WindowSettings
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS
 from rvtssm.training import logs, progress
 from rvtssm.training.checkpoints import last_checkpoint

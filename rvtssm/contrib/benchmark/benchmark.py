@@ -12,16 +12,16 @@ from rvtssm.cli.chosen_weights import precision_in_words, weights_to_detect
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import changing_line, console, say
 from rvtssm.cli.inputs import out_folder, weights_label
+from rvtssm.detection import shown_boxes
 from rvtssm.detection.configured_detector import halved, sustained_hz
 from rvtssm.detection.engine import StreamDetector
 from rvtssm.detection.event_camera import CAMERA
-from rvtssm.detection.inference_config import shown_boxes
 from rvtssm.detection.sources import find_sources, opened_source
 from rvtssm.detection.summary import counted
 from rvtssm.evaluation.render import TerminalTable
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, downsample_by_size
 from rvtssm.models.detector import Detector
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.records import ReadOptions, WindowSettings
 from rvtssm.system.output_folder import result_set
 

@@ -17,8 +17,8 @@ from rvtssm.detection.track_objects import LOWEST_SCORE, Tracker
 from rvtssm.events.label_rules import FASTEST_LABELS_US
 from rvtssm.events.labels import BOX_DTYPE, Boxes
 from rvtssm.events.windows import FreeGrid, label_grid
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.model_config import PostprocessConfig
 from rvtssm.readers import Recording
 from rvtssm.readers.source import EventSource
 from rvtssm.records import Detections, Events, Windows

@@ -15,8 +15,8 @@ from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.contrib.rtdetr.decoder import RtdetrDecoder, build_box_out, build_class_out, refine_boxes
 from rvtssm.contrib.rtdetr.loss import build_attention_mask, draw_noisy_queries
 from rvtssm.contrib.rtdetr.options import RtdetrOptions
+from rvtssm.models import ModelConfig, PostprocessConfig
 from rvtssm.models.contracts import Head, at_least_one
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.models.yolox import locate
 from rvtssm.records import Detections
 

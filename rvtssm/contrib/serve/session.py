@@ -25,8 +25,8 @@ from rvtssm.detection.feed import Replay
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.sources import opened_source
 from rvtssm.detection.window_results import WindowResult
+from rvtssm.models import PRECISIONS, PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.model_config import PRECISIONS, PostprocessConfig
 from rvtssm.records import Detections, ReadOptions
 from rvtssm.system.files import FILE_ERRORS
 from rvtssm.system.user_error import UserError, in_one_line

@@ -41,9 +41,9 @@ from rvtssm.system.extras import check_extra
 from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import locked, result_set
 from rvtssm.system.user_error import UserError, errors_about
+from rvtssm.training import start_settings
 from rvtssm.training.checkpoints import best_checkpoint, last_checkpoint, latest_checkpoint
 from rvtssm.training.preflight import check
-from rvtssm.training.training_config import start_settings
 
 # of every bootstrap, so that the scores of parts of a study that were made apart can be compared
 _BOOTSTRAP_SEED = 0

@@ -7,7 +7,7 @@ from event_examples import HEIGHT, WIDTH, random_events
 from rvtssm.cli import main as cli
 from rvtssm.contrib.benchmark.benchmark import sustained_rates
 from rvtssm.detection.configured_detector import MARGIN
-from rvtssm.models.model_config import PostprocessConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.readers.dat import write_dat
 
 LARGE_HW = 4 * HEIGHT, 4 * WIDTH

@@ -16,9 +16,8 @@ from rvtssm.contrib.labeling import label as verb
 from rvtssm.contrib.labeling import pseudo_labels
 from rvtssm.contrib.labeling.label_config import LabelConfig
 from rvtssm.contrib.labeling.pseudo_labels import ReversedRecording, agreed_boxes, find_pseudo_boxes, label_every
-from rvtssm.datasets import DATASETS, DatasetConfig
+from rvtssm.datasets import DATASETS, DatasetConfig, PreprocessConfig
 from rvtssm.datasets.custom import read_spec
-from rvtssm.datasets.data_config import PreprocessConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.tree import find_recordings

@@ -13,7 +13,7 @@ from rerun.chunk import RrdReader
 from user_errors import raises
 
 from rvtssm.contrib.rerun.rerun_view import open_rerun_file, open_rerun_viewer
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
+from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext
 from rvtssm.detection.window_results import WindowResult

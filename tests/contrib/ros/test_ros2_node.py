@@ -19,8 +19,7 @@ from user_errors import raises
 
 import rvtssm
 from rvtssm.contrib.ros.message_source import MessageSource
-from rvtssm.detection import configured_detector, live_run
-from rvtssm.detection.inference_config import DetectionConfig, PredictConfig
+from rvtssm.detection import DetectionConfig, PredictConfig, configured_detector, live_run
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext, open_result_files
 from rvtssm.detection.tiles import TiledDetector

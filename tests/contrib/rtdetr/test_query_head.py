@@ -14,11 +14,11 @@ from rvtssm.contrib.rtdetr.decoder import NUM_POINTS, DeformableAttention, refin
 from rvtssm.contrib.rtdetr.head import RtdetrHead, RtdetrPredictions
 from rvtssm.contrib.rtdetr.loss import build_attention_mask, draw_noisy_queries, match_cheapest
 from rvtssm.datasets import DATASETS
+from rvtssm.models import ModelConfig, PostprocessConfig
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import build_detector
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 from rvtssm.records import WindowSettings
-from rvtssm.ssm.temporal_config import TemporalConfig
+from rvtssm.ssm import TemporalConfig
 
 CHANNELS = {8: 8, 16: 16, 32: 32}
 HEIGHT, WIDTH = 64, 96

@@ -19,9 +19,9 @@ from rvtssm.models.official import convert_official
 from rvtssm.readers.dat import write_dat
 from rvtssm.readers.recording import join_events
 from rvtssm.records import Events
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.s5 import S5SSM
 from rvtssm.ssm.spectrum import Spectrum
-from rvtssm.ssm.temporal_config import TemporalConfig
 
 SMALL_AUDIT = AuditConfig(hz=[20.0, 200.0], finer=[1, 5])
 

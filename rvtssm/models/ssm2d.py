@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from rvtssm.models.backbones.attention import ScaledLinear, build_drop_path, build_first_norm
+from rvtssm.models.attention import ScaledLinear, build_drop_path, build_first_norm
 
 if TYPE_CHECKING:
-    from rvtssm.models.model_config import ModelConfig
+    from rvtssm.models import ModelConfig
 
 _NUM_MODES = 16  # per direction
 _LONGEST = 32.0  # pixels in which the slowest modes decay initially

@@ -13,12 +13,12 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from rvtssm.models.backbones.attention import AttentionPair
-from rvtssm.models.backbones.ssm2d import SSM2DPair
+from rvtssm.models import ModelConfig
+from rvtssm.models.attention import AttentionPair
 from rvtssm.models.contracts import Backbone, check_memory_strides, take_export_forms
-from rvtssm.models.model_config import ModelConfig
+from rvtssm.models.ssm2d import SSM2DPair
+from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer
-from rvtssm.ssm.temporal_config import TemporalConfig
 from rvtssm.ssm.temporal_layers import build_temporal_layer
 from rvtssm.system.limits import NoOptions, check_choice
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:
-    from rvtssm.models.model_config import ModelConfig
+    from rvtssm.models import ModelConfig
 
 
 def split_blocks(x: Tensor, partition: tuple[int, int]) -> Tensor:

@@ -1,1 +1,0 @@
-"""Backbones, their stages, and what mixes features within a frame."""
