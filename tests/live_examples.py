@@ -98,6 +98,17 @@ def stream_head(height: int, width: int) -> bytes:
     return b"RVTE" + struct.pack("<II", height, width)
 
 
+class Dribble(io.BytesIO):
+    """A stream of which at most `size` bytes arrive at a time."""
+
+    def __init__(self, content: bytes, size: int = 100) -> None:
+        super().__init__(content)
+        self._size = size
+
+    def read1(self, size: int = -1, /) -> bytes:
+        return super().read1(min(self._size, size))
+
+
 def packet_bytes(events: Events, until_us: int | None = None) -> bytes:
     """Return the bytes of a packet; no event before `until_us` follows, None says nothing."""
     columns = zip((events.t, events.x, events.y, events.p), ("<i8", "<u2", "<u2", "u1"), strict=True)

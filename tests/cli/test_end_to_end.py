@@ -244,15 +244,6 @@ def test_an_evaluation_says_that_weights_see_what_comes_later(demo, tmp_path):
     assert settings["memory"] == "carried, and events after the label, to the end of each chunk of 21 steps"
 
 
-def test_an_evaluation_says_before_it_begins_that_it_cannot_be_written(demo, tmp_path, capsys):
-    weights = f"checkpoint={demo / 'checkpoints' / 'best.ckpt'}"
-    (tmp_path / "file").touch()
-    for verb, out in (("evaluate", "file"), ("evaluate", "file/below"), ("audit", "file")):
-        assert cli.main([verb, weights, f"out={tmp_path / out}"]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert "is or lies below a file" in line and str(tmp_path / out) in line
-
-
 def test_the_weights_predict_without_labels(demo, tmp_path):
     recording = tmp_path / "unknown.dat"
     recording.write_bytes((demo / "raw" / "test" / "test_0001_td.dat").read_bytes())

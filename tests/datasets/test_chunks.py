@@ -364,9 +364,3 @@ def test_chances_are_those_of_the_recipe(make_labels):
 def test_a_stream_moves_alike_whatever_its_labels(make_labels, seed):
     few = labelled(make_labels, [[10, 10, 20, 20]])
     assert draw_placement(STREAM, HEIGHT, WIDTH, few, seed) == draw_placement(STREAM, HEIGHT, WIDTH, few[:0], seed)
-
-
-def test_impossible_choices_are_refused():
-    for name in ("flip_prob", "zoom_prob", "stream_zoom_prob"):
-        with pytest.raises(ValueError, match=rf"augment\.{name}=1\.5"):
-            AugmentConfig(**{name: 1.5})

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
+from rvtssm.datasets.data_config import AugmentConfig, DataConfig, PreprocessConfig, SamplingConfig
 from test_datamodule import assert_all_equal
 from user_errors import raises
 
@@ -15,7 +16,6 @@ from rvtssm.datasets import (
     DATASETS,
     AugmentConfig,
     DataConfig,
-    DatasetConfig,
     PreprocessConfig,
     SamplingConfig,
     build_spec,
@@ -26,7 +26,7 @@ from rvtssm.datasets.sequence import RawSplit, open_prepared, open_prepared_spli
 from rvtssm.events.labels import BOX_DTYPE, nothing_at, write_boxes
 from rvtssm.events.windows import WindowsConfig
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import DatasetSpec, WindowSettings
+from rvtssm.records import WindowSettings
 
 SAMPLING = SamplingConfig(batch_size=4, chunk_length=8)
 AUGMENT = AugmentConfig(zoom_prob=0.9)
@@ -218,14 +218,3 @@ def test_files_of_another_dataset_size_or_setting_are_refused(small_tree):
         open_prepared(path, spec).check_settings(replace(SETTINGS, reduce="sum"), 2)
     open_prepared(path, spec).check_settings(replace(SETTINGS, reduce="sum"), 1)
     open_prepared(path, spec).check_settings(replace(SETTINGS, stride_us=50_000.4), 1)
-
-
-def test_every_dataset_makes_a_spec():
-    for name, spec in DATASETS.items():
-        assert isinstance(spec, DatasetSpec) and spec.name == name
-        if name == "custom":  # described in a file, see test_custom.py
-            continue
-        assert build_spec(DatasetConfig(name)) == spec
-        assert build_spec(DatasetConfig(name, height=100)).height == 100
-    with raises("setting.choice", ", ".join(DATASETS)):
-        build_spec(DatasetConfig("gen2"))

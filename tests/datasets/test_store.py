@@ -146,7 +146,10 @@ def swap_frames(file: h5py.File) -> None:
 
 
 CHANGES = {
-    **{name: rewrite(name, lambda values: values[::-1].copy()) for name in ("dt_us", "labels/t_us")},
+    **{
+        name: rewrite(name, lambda values: values[::-1].copy())
+        for name in ("dt_us", "bounds_us", "offsets", "labels/t_us")
+    },
     "labels/class_id": rewrite("labels/class_id", lambda values: 1 - values),
     "labels/still_us": rewrite("labels/still_us", lambda values: values + 1),
     "type": rewrite("labels/class_id", lambda values: values.astype(np.int32)),

@@ -356,11 +356,22 @@ def test_settings_that_no_camera_has_are_one_line(tmp_path, text, key):
     assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)
 
 
+@pytest.fixture
+def plugged_in(monkeypatch, draw_events):
+    """A function: options of a `FakeDevice` -> the device, which `live` and `predict` open as their camera."""
+
+    def plug(**options) -> FakeDevice:
+        device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH, **options)
+        monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
+        monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+        return device
+
+    return plug
+
+
 @pytest.mark.parametrize("is_json", [False, True])
-def test_live_writes_and_tells_what_it_finds(weights, tmp_path, monkeypatch, capsys, draw_events, is_json):
-    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH, fails_with=OSError("cable pulled"))
-    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
-    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+def test_live_writes_and_tells_what_it_finds(weights, tmp_path, plugged_in, capsys, is_json):
+    device = plugged_in(fails_with=OSError("cable pulled"))
     words = ["live", f"checkpoint={weights}", f"out={tmp_path / 'out'}", "postprocess.min_score=0.1"]
     assert cli.main([*words, *["--json"] * is_json]) == 2
     shown = capsys.readouterr()
@@ -383,11 +394,9 @@ def test_live_writes_and_tells_what_it_finds(weights, tmp_path, monkeypatch, cap
 
 @pytest.mark.parametrize("ended_by", ["the reader of the pipe", "events that cannot be used"])
 def test_live_keeps_what_it_found_before_something_else_ends_it(
-    weights, tmp_path, monkeypatch, capsys, draw_events, ended_by
+    weights, tmp_path, monkeypatch, capsys, plugged_in, ended_by
 ):
-    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH)
-    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
-    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+    plugged_in()
     lines, step = [], LiveRun.step
 
     def say(text):
@@ -446,7 +455,7 @@ def test_a_killed_run_loses_no_line_and_the_next_one_begins_new_files(weights, t
     assert (out / "detections_2.jsonl").is_file() and (out / "live_2.json").is_file()
 
 
-def test_a_full_disk_is_told_once_and_detection_goes_on(weights, tmp_path, monkeypatch, capsys, draw_events):
+def test_a_full_disk_is_told_once_and_detection_goes_on(weights, tmp_path, monkeypatch, capsys, plugged_in):
     write_at, calls = result_files._write_at, []
 
     def full(file, start, data):
@@ -456,9 +465,7 @@ def test_a_full_disk_is_told_once_and_detection_goes_on(weights, tmp_path, monke
         write_at(file, start, data)
 
     monkeypatch.setattr(result_files, "_write_at", full)
-    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH)
-    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
-    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+    plugged_in()
     assert cli.main(["live", f"checkpoint={weights}", f"out={tmp_path}", "--json"]) == 0
     shown = capsys.readouterr()
     assert shown.err.count("detection goes on") == shown.err.count("are written again") == 1
@@ -471,7 +478,7 @@ def test_a_full_disk_is_told_once_and_detection_goes_on(weights, tmp_path, monke
 
 @pytest.mark.parametrize("are_weights_there", [True, False])
 def test_a_service_tells_its_minutes_and_loads_its_weights_again(
-    weights, tmp_path, monkeypatch, capsys, draw_events, are_weights_there
+    weights, tmp_path, monkeypatch, capsys, plugged_in, are_weights_there
 ):
     own, step, statuses = tmp_path / "own.ckpt", LiveRun.step, []
     own.write_bytes(weights.read_bytes())
@@ -484,9 +491,7 @@ def test_a_service_tells_its_minutes_and_loads_its_weights_again(
             signal.raise_signal(signal.SIGUSR1)
         return step(run)
 
-    device = FakeDevice(packets_of(draw_events()), HEIGHT, WIDTH)
-    monkeypatch.setattr(neuromorphic_drivers, "open", lambda **_: device)
-    monkeypatch.setattr(Camera, "clock", lambda self: self._device.clock())
+    plugged_in()
     monkeypatch.setattr(LiveRun, "step", step_and_ask)
     for name in ("_STATUS_EVERY_S", "_TOLD_EVERY_S"):
         monkeypatch.setattr(live_verb, name, 0.01)
@@ -498,14 +503,6 @@ def test_a_service_tells_its_minutes_and_loads_its_weights_again(
     said = "goes on with the weights that" if are_weights_there else "cannot be loaded again"
     assert said in " ".join(shown.err.split())
     assert len(shown.out.splitlines()) >= 5
-
-
-def test_live_plays_a_recording(weights, tmp_path, capsys, golden_dir):
-    recording = golden_dir / "recordings" / "evt3_trigger_noise.raw"
-    words = [f"recording={recording}", f"out={tmp_path}", "duration_s=0.3", "formats=[]", "hz=50", "downsample=18"]
-    assert cli.main(["live", f"checkpoint={weights}", *words]) == 0
-    told = json.loads((tmp_path / "live.json").read_text())
-    assert told["num_windows"] + told["num_passed"] >= 10 and told["hz"] == 50
 
 
 def test_live_says_how_to_play_a_file_that_is_named_as_a_camera(weights, tmp_path, capsys):

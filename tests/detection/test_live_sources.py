@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from event_examples import HEIGHT, WIDTH, assert_same
 from failing_disk import files_of_at_most
-from live_examples import packet_bytes, stream_head
+from live_examples import Dribble, packet_bytes, stream_head
 from user_errors import raises
 
 from rvtssm.cli import live
@@ -37,13 +37,6 @@ def cut(events, num_packets):
 
 def as_bytes(events, num_packets=9):
     return stream_head(HEIGHT, WIDTH) + b"".join(packet_bytes(packet) for packet in cut(events, num_packets))
-
-
-class Dribble(io.BytesIO):
-    """Gives few bytes at a time."""
-
-    def read1(self, size=-1, /):
-        return super().read1(min(size, 100))
 
 
 class OneByOne(Feed):
@@ -88,16 +81,22 @@ def test_another_stream_is_refused(content, key):
         PacketStream(io.BytesIO(content), "a pipe")
 
 
-@pytest.mark.parametrize("num_bytes", [1, 100])
-def test_a_stream_that_ends_within_a_packet_says_so(draw_events, num_bytes):
-    stream = PacketStream(io.BytesIO(as_bytes(draw_events())[:-num_bytes]), "a pipe")
-    assert sum(map(len, stream.blocks())) < 6_000
-    assert "ended within a packet" in stream.broke_off
+@pytest.mark.parametrize(
+    ("num_cut", "more", "said"),
+    [(1, b"", "ended within a packet"), (100, b"", "ended within a packet"), (1, b"\xff" * 13, "announces a packet")],
+)
+def test_a_stream_that_breaks_off_says_how(draw_events, num_cut, more, said):
+    whole = as_bytes(draw_events())
+    stream = PacketStream(io.BytesIO((whole[:-num_cut] if not more else whole) + more), "a pipe")
+    assert sum(map(len, stream.blocks())) <= 6_000
+    assert said in stream.broke_off
 
 
-def test_a_packet_of_absurd_size_ends_the_stream():
-    stream = PacketStream(io.BytesIO(stream_head(HEIGHT, WIDTH) + b"\xff" * 12), "a pipe")
-    assert list(stream.blocks()) == [] and "announces a packet" in stream.broke_off
+@pytest.fixture
+def piped(monkeypatch, draw_events):
+    """Events of ten windows come by standard input."""
+    content = as_bytes(draw_events()) + packet_bytes(draw_events()[:0], 7_500_000)
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Dribble(content)))
 
 
 def told_by(weights, tmp_path, where, *words):
@@ -106,12 +105,9 @@ def told_by(weights, tmp_path, where, *words):
     return json.loads((tmp_path / "out" / "live.json").read_text())
 
 
+@pytest.mark.usefixtures("piped")
 @pytest.mark.parametrize("words", [[], ["min_score=1.0"]])
-def test_live_reads_packets_from_standard_input_and_knows_scores_that_it_does_not_write(
-    weights, tmp_path, monkeypatch, draw_events, words
-):
-    content = as_bytes(draw_events()) + packet_bytes(draw_events()[:0], 7_500_000)
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Dribble(content)))
+def test_live_reads_packets_from_standard_input_and_knows_scores_that_it_does_not_write(weights, tmp_path, words):
     told = told_by(weights, tmp_path, "-", *words)
     assert (told["format"], told["num_events"], told["num_windows"] + told["num_passed"]) == ("packets", 6_000, 10)
     assert (told["num_detections"] == 0) == bool(words)
@@ -361,8 +357,9 @@ def test_what_was_lost_is_told_with_the_next_result(predictor, draw_events):
 # rates that can be sustained
 
 
+@pytest.mark.usefixtures("piped")
 @pytest.mark.parametrize("json_word", [[], ["--json"]])
-def test_hz_auto_takes_the_measured_rate_and_says_so(weights, tmp_path, monkeypatch, draw_events, capsys, json_word):
+def test_hz_auto_takes_the_measured_rate_and_says_so(weights, tmp_path, monkeypatch, capsys, json_word):
     monkeypatch.setattr(configured_detector, "sustained_hz", lambda seconds, trained_hz: 2.0 * trained_hz)
     monkeypatch.setattr(live, "_STATUS_EVERY_S", 0.0)
     statuses = []
@@ -373,8 +370,6 @@ def test_hz_auto_takes_the_measured_rate_and_says_so(weights, tmp_path, monkeypa
         statuses.append(json.loads((folder / "status.json").read_text()))
 
     monkeypatch.setattr(live._Session, "_write_status", kept)
-    content = as_bytes(draw_events()) + packet_bytes(draw_events()[:0], 7_500_000)
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Dribble(content)))
     told = told_by(weights, tmp_path, "-", "hz=auto", *json_word)
     assert (told["hz"], told["hz_is_auto"]) == (40, True) and told["num_windows"] + told["num_passed"] == 20
     assert {(status["hz"], status["hz_is_auto"]) for status in statuses} == {(40, True)}
@@ -383,9 +378,8 @@ def test_hz_auto_takes_the_measured_rate_and_says_so(weights, tmp_path, monkeypa
     assert "40 Hz (auto" in first and any("at 40 Hz (auto)" in line for line in rest)
 
 
-def test_a_full_disk_is_told_and_everything_else_goes_on(weights, tmp_path, monkeypatch, draw_events, capsys):
-    content = as_bytes(draw_events()) + packet_bytes(draw_events()[:0], 7_500_000)
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=Dribble(content)))
+@pytest.mark.usefixtures("piped")
+def test_a_full_disk_is_told_and_everything_else_goes_on(weights, tmp_path, capsys):
     words = [f"checkpoint={weights}", f"out={tmp_path}", "min_score=0", "postprocess.min_score=0.1", "--json"]
     with files_of_at_most(300):
         assert cli.main(["live", "-", *words]) == 2

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from dsec_examples import OFFSET_US, image_times, write_sequence
 from event_examples import assert_same
+from live_examples import Dribble
 from test_predict_recording import (
     HEIGHT,
     POSTPROCESS,
@@ -73,17 +74,6 @@ def call(capsys, *arguments):
 
 
 # pipes and sockets
-
-
-class Dribble(io.BytesIO):
-    """A stream of which little arrives at a time."""
-
-    def __init__(self, content: bytes, size: int) -> None:
-        super().__init__(content)
-        self._size = size
-
-    def read1(self, size: int = -1) -> bytes:
-        return super().read1(min(self._size, size))
 
 
 class Failing(Dribble):
@@ -436,35 +426,12 @@ def test_no_detection_at_all_is_an_empty_list(checkpoint, tmp_path):
     assert json.loads((tmp_path / "out/coco_results.json").read_text()) == []
 
 
-@pytest.mark.parametrize(("num_bytes", "message"), [(20, "header"), (None, "does not exist; give an event recording")])
-def test_a_recording_that_cannot_be_read_is_one_line(weights, tmp_path, capsys, num_bytes, message):
-    recording = write_recording(tmp_path, duration_us=100_000).rename(tmp_path / "drive.raw")
-    if num_bytes is None:
-        recording.unlink()
-    else:
-        recording.write_bytes(recording.read_bytes()[:num_bytes])
-    arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
-    code, _, errors = call(capsys, *arguments)
-    assert code == 2 and message in errors and str(recording) in errors and "\n" not in errors
-    assert not (tmp_path / "out").exists()
-
-
 def test_weights_of_other_classes_than_those_asked_for_are_one_line(weights, tmp_path, capsys):
     recording = write_recording(tmp_path, duration_us=100_000)
     arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={tmp_path / 'out'}")
     code, _, errors = call(capsys, *arguments, "dataset=onempx")
     assert code == 2 and "it knows car, pedestrian; onempx has pedestrian, two-wheeler, car" in errors
     assert "\n" not in errors and not (tmp_path / "out").exists()
-
-
-def test_an_output_that_cannot_be_written_is_one_line(weights, tmp_path, capsys):
-    recording = write_recording(tmp_path, duration_us=100_000)
-    (tmp_path / "file").write_text("in the way")
-    for out in (tmp_path / "file", tmp_path / "file/below"):
-        arguments = (f"checkpoint={weights / 'small.ckpt'}", f"recording={recording}", f"out={out}")
-        code, _, errors = call(capsys, *arguments)
-        assert code == 2 and str(tmp_path / "file") in errors and "\n" not in errors
-    assert (tmp_path / "file").read_text() == "in the way"
 
 
 def test_two_recordings_of_one_stem_do_not_meet(tmp_path):

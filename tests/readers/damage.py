@@ -30,10 +30,13 @@ def read_or_refuse(path: Path, content: bytes, *size: int) -> Events | None:
     return events
 
 
-def assert_every_cut_is_noticed(path: Path, content: bytes, whole: Events, *size: int) -> None:
-    """Cut at any byte, a file gives a beginning of its events, or none and an error."""
+def assert_every_cut_is_noticed(path: Path, content: bytes, whole: Events, *size: int) -> int:
+    """Cut at any byte, a file gives a beginning of its events, or none and an error. Return the longest beginning."""
+    longest = 0
     for num_bytes in range(len(content)):
         found = read_or_refuse(path, content[:num_bytes], *size)
         if found is not None:
             n = len(found)
+            longest = max(n, longest)
             assert_same(found, Events(whole.t[:n], whole.x[:n], whole.y[:n], whole.p[:n]))
+    return longest

@@ -334,15 +334,6 @@ def test_text_is_text_whatever_its_suffix_unless_it_is_the_header_of_another_for
     assert recording_format(path) == "dat"
 
 
-def test_a_file_of_names_only_holds_no_events(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_text("t,x,y,p\n")
-    recording = open_recording(path, *SIZE)
-    assert len(recording.read()) == 0
-    with raises("events.none"):
-        _ = recording.time_range_us
-
-
 @pytest.mark.parametrize(("order", "num_read"), [("txyp", 40), ("pxyt", 39)])
 @pytest.mark.parametrize("block", [36, 39, 40, 100])
 def test_a_last_line_without_a_newline_is_read_where_it_cannot_have_been_cut(tmp_path, order, num_read, block):

@@ -85,9 +85,3 @@ def test_unusable_files_are_named(tmp_path, content, key):
     with raises(key) as error:
         open_recording(path)
     assert str(path) in str(error.value)
-
-
-def test_a_size_that_contradicts_the_file_is_refused(tmp_path):
-    write_dat(tmp_path / "a.dat", random_events(5), HEIGHT, WIDTH)
-    with raises("sensor.contradicts"):
-        open_recording(tmp_path / "a.dat", 240, 304)

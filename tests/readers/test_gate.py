@@ -263,25 +263,6 @@ def test_whole_numbers_of_nanoseconds_are_doubted(tmp_path):
             arrays_of(tmp_path / "a", write, rows, time_unit="ns").read()
 
 
-def test_a_cut_npy_file_is_read_to_its_last_whole_row(tmp_path):
-    events = random_events(50)
-    save_npy(tmp_path / "a.npy", structured(events, kinds=("i8", "u2", "u2", "u1")))
-    (tmp_path / "b.npy").write_bytes((tmp_path / "a.npy").read_bytes()[:-5])
-    with pytest.warns(UserWarning, match="left out the last 8 bytes"):
-        assert_same(open_recording(tmp_path / "b.npy", *SIZE).read(), events[:49])
-
-
-def test_a_cut_aedat4_file_is_read_to_its_last_whole_packet(tmp_path):
-    events = random_events(3_000)
-    path = WRITERS["aedat4"](tmp_path / "a.aedat4", events)
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) * 3 // 4])
-    with pytest.warns(UserWarning, match="left out the last"):
-        found = open_recording(path).read()
-    assert_same(found, events[: len(found)])
-    assert 1000 <= len(found) < 3000
-
-
 def test_version_1_of_dat_has_fewer_bits(tmp_path):
     events = random_events(30)
     words = events.x.astype("u4") | events.y.astype("u4") << 9 | events.p.astype("u4") << 17

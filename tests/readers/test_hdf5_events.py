@@ -112,16 +112,6 @@ def test_a_file_that_another_program_has_locked_is_read(tmp_path):
         assert_same(open_recording(path).read(), EVENTS)
 
 
-@pytest.mark.parametrize(("length", "chunk"), [(1 << 50, 1 << 14), (1 << 30, 1 << 29)])
-def test_a_size_that_is_only_announced_is_not_read(tmp_path, length, chunk):
-    with h5py.File(tmp_path / "events.h5", "w") as file:
-        for name in "txyp":
-            file.create_dataset(f"events/{name}", (length,), np.uint16, chunks=(chunk,))
-        file["t_offset"] = 0
-    with raises("file.damaged"):
-        open_recording(tmp_path / "events.h5")
-
-
 # Metavision HDF5
 
 

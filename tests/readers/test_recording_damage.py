@@ -60,7 +60,8 @@ def test_a_file_cut_at_any_byte_gives_a_beginning(tmp_path, name):
         cuts = sorted({*range(0, len(content), 211), *range(100), *range(len(content) - 50, len(content))})
         assert all(read_or_refuse(path, content[:cut]) is None for cut in cuts)
     else:
-        assert_every_cut_is_noticed(path, content, FEW, *size)
+        longest = assert_every_cut_is_noticed(path, content, FEW, *size)
+        assert longest > 0 or name in ("npz", "columns.npy"), "what comes before a cut is read"
     if name in NUMPY:
         assert read_or_refuse(path, content + b"1", *size) is None
 
@@ -189,9 +190,10 @@ def test_hdf5_that_announces_more_than_it_stores_is_refused(tmp_path):
     assert len(open_recording(tmp_path / "a.hdf5").read()) == 0
     with h5py.File(tmp_path / "a.hdf5", "r+") as file:
         file["CD/events"].resize((1 << 50,))
-    with h5py.File(tmp_path / "b.h5", "w") as file:
-        for name in ("t", "x", "y", "p"):
-            file.create_dataset(f"events/{name}", (1 << 50,), np.uint32, chunks=(1024,))
-    for path in (tmp_path / "a.hdf5", tmp_path / "b.h5"):
+    for name, length, chunk in (("b.h5", 1 << 50, 1024), ("c.h5", 1 << 30, 1 << 29)):
+        with h5py.File(tmp_path / name, "w") as file:
+            for column in "txyp":
+                file.create_dataset(f"events/{column}", (length,), np.uint32, chunks=(chunk,))
+    for name in ("a.hdf5", "b.h5", "c.h5"):
         with raises("file.damaged"):
-            open_recording(path, HEIGHT, WIDTH)
+            open_recording(tmp_path / name, HEIGHT, WIDTH)

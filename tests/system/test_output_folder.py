@@ -321,6 +321,18 @@ def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, ma
         assert after == before
 
 
+@pytest.mark.parametrize("verb", ["generate", "preprocess", "train", *OLD_RESULTS])
+def test_a_place_below_a_file_is_refused_in_one_line_before_the_work(tmp_path, capsys, made, verb):
+    file = tmp_path / "file"
+    file.write_text("in the way")
+    capsys.readouterr()
+    assert main(words_of(verb, made, file / "below")) == 2
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert str(file) in line and "is or lies below a file" in line and "Traceback" not in printed.out
+    assert file.read_text() == "in the way" and list(tmp_path.iterdir()) == [file]
+
+
 @pytest.mark.filterwarnings("default:the logger TensorBoardLogger has failed")
 def test_a_training_outlives_the_folder_of_its_logger(tmp_path, capsys, made):
     out = tmp_path / "out"

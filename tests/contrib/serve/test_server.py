@@ -264,8 +264,6 @@ def test_a_page_begins_with_the_settings_of_the_command(weights, recordings):
     with client_of(weights, recordings, hz=250, window="slide") as client, client.websocket_connect(SESSION) as socket:
         hello = json.loads(socket.receive_text())
         assert (hello["hz"], hello["window"], hello["rates"]) == (250, "slide", [5, 250])
-    with raises("setting.choice"):
-        ServeConfig(window="open")
 
 
 def test_a_page_that_sends_too_fast_is_refused(weights, monkeypatch):
@@ -617,7 +615,6 @@ def test_the_command_says_what_is_missing(tmp_path, monkeypatch, capsys):
     (tmp_path / "notes.txt").write_text("no events\n")
     for words, message in (
         (["checkpoint=a.ckpt", str(tmp_path / "notes.txt")], "it is text, but its lines are not events"),
-        (["checkpoint=a.ckpt", "port=99999"], "serve.port=99999"),
         (["checkpoint=a.ckpt", f"recording={tmp_path}"], "holds no recording (.dat, .raw, .h5, .hdf5, "),
         (["checkpoint=a.ckpt", f"recording={tmp_path}/a.raw"], "a.raw: it is no file and no folder; name a file"),
     ):

@@ -224,7 +224,6 @@ def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path,
         (["recording=/nowhere.dat"], "/nowhere.dat"),
         (["recording=-"], "name a file or a folder"),
         (["duration_s=0.5"], "but an audit of these weights needs 23; give a longer recording"),
-        (["finer=[0]"], "audit.finer=0; give a whole number, at least 1"),
     ],
 )
 def test_what_cannot_be_audited_is_one_line(weights, tmp_path, capsys, change, answer):
