@@ -118,6 +118,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
 
 
+@pytest.fixture
+def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A function: the words of a command that must be refused -> the one line that says why."""
+    from rvtssm.cli.main import main
+
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        assert main([*words]) == 2
+        printed = capsys.readouterr()
+        assert "Traceback" not in printed.out + printed.err
+        (line,) = (line for line in printed.err.splitlines() if line and "━" not in line)
+        return line
+
+    return run
+
+
+@pytest.fixture
+def printed_by(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """A function: the words of a command that must succeed -> what it prints."""
+    from rvtssm.cli.main import main
+
+    def run(*words: str) -> str:
+        capsys.readouterr()
+        assert main([*words]) == 0
+        return capsys.readouterr().out
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One folder per module, for examples that hypothesis makes by the hundred."""

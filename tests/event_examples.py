@@ -10,7 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from rvtssm.events.label_files import LabelFiles
-from rvtssm.events.labels import BOX_DTYPE
+from rvtssm.events.labels import BOX_DTYPE, write_boxes
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import DatasetSpec, Events
 
 HEIGHT, WIDTH = 48, 64
@@ -77,6 +78,14 @@ def boxes_of(*rows, **fields):
     for name, column in fields.items():
         boxes[name] = column
     return boxes
+
+
+def write_labelled(folder: Path, name: str, events: Events, boxes: np.ndarray, size_hw=(HEIGHT, WIDTH)) -> Path:
+    """Write `NAME_td.dat` and `NAME_bbox.npy`, as Prophesee publishes recordings; return the path of the events."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_dat(folder / f"{name}_td.dat", events, *size_hw)
+    write_boxes(folder / f"{name}_bbox.npy", boxes)
+    return folder / f"{name}_td.dat"
 
 
 def write_hdf5(path, events, **columns):

@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rvtssm.cli.main import main
-
 FOLDER = Path(__file__).parents[1] / "examples" / "robot"
 CONTAINER = (FOLDER / "Dockerfile").read_text().replace("\\\n", " ")
 
@@ -23,9 +21,8 @@ def instruction(name: str) -> str:
     return found
 
 
-def test_the_settings_of_the_robot_are_read(capsys):
-    assert main(["live", f"config={FOLDER / 'robot.yaml'}", "--config"]) == 0
-    shown = yaml.safe_load(capsys.readouterr().out)
+def test_the_settings_of_the_robot_are_read(printed_by):
+    shown = yaml.safe_load(printed_by("live", f"config={FOLDER / 'robot.yaml'}", "--config"))
     given = yaml.safe_load((FOLDER / "robot.yaml").read_text())
     assert (shown["out"], shown["detection"]["min_score"]) == (given["out"], given["min_score"])
 

@@ -11,7 +11,7 @@ import cv2
 import h5py
 import numpy as np
 import pytest
-from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, to_events, write_labelled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from user_errors import raises
@@ -109,11 +109,9 @@ def test_boxes_by_class_and_area():
 def tree(tmp_path):
     """A raw tree with two recordings in train and one in test, and its prepared form."""
     for split, name, seed in (("train", "a", 1), ("train", "b", 2), ("test", "c", 3)):
-        folder = tmp_path / "raw" / split
-        folder.mkdir(parents=True, exist_ok=True)
-        write_dat(folder / f"{name}_td.dat", random_events(5_000, seed), HEIGHT, WIDTH)
         rows = [(250_000, 5, 5, 20, 20), (500_000, 5, 5, 40, 40), (500_000, 30, 10, 20, 20)]
-        write_boxes(folder / f"{name}_bbox.npy", boxes_of(*rows, class_id=[0, 1, 1]))
+        boxes = boxes_of(*rows, class_id=[0, 1, 1])
+        write_labelled(tmp_path / "raw" / split, name, random_events(5_000, seed), boxes)
     config = PreprocessConfig(splits=("train", "test"), workers=1)
     preprocess_dataset(SPEC, tmp_path / "raw", tmp_path / "prepared", WindowSettings(), config, progress=False)
     return tmp_path
@@ -130,7 +128,7 @@ def test_a_raw_tree_in_numbers(tree):
     }
 
 
-def test_a_prepared_tree_in_numbers(tree, capsys):
+def test_a_prepared_tree_in_numbers(tree, printed_by):
     assert is_prepared(tree / "prepared") and not is_prepared(tree / "raw")
     found = inspect_prepared(tree / "prepared", None)
     raw = inspect_raw(tree / "raw", SPEC)
@@ -149,8 +147,7 @@ def test_a_prepared_tree_in_numbers(tree, capsys):
     surfaces = WindowSettings(representation="surfaces")  # of bytes that are no counts
     preprocess_dataset(SPEC, tree / "raw", tree / "surfaces", surfaces, config, progress=False)
     assert inspect_prepared(tree / "surfaces", None).totals("train")["num_events"] == 0
-    assert main(["inspect", str(tree / "surfaces"), f"out={tree / 'out'}"]) == 0
-    shown = capsys.readouterr().out
+    shown = printed_by("inspect", str(tree / "surfaces"), f"out={tree / 'out'}")
     assert "windows" in shown and "events per second" not in shown
     alone = inspect_prepared(tree / "prepared" / "train" / "a.h5", None)
     assert alone.totals("")["recordings"] == 1

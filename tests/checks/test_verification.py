@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 import pytest
-from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
+from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, write_labelled
 from user_errors import raises
 
 from rvtssm.checks.verification import verify_dataset
@@ -36,11 +36,10 @@ def sound(tmp_path_factory) -> Path:
     """A raw tree and its prepared form; of `b`, no box is left after cleaning."""
     folder = tmp_path_factory.mktemp("sound")
     for split, name, seed in RECORDINGS:
-        (folder / "raw" / split).mkdir(parents=True, exist_ok=True)
-        write_dat(folder / "raw" / split / f"{name}_td.dat", random_events(4_000, seed), HEIGHT, WIDTH)
         side = 2 if name == "b" else 20
         rows = [(250_000, 5, 5, side, side), (500_000, 8, 5, side, side), (750_000, 30, 10, side, side)]
-        write_boxes(folder / "raw" / split / f"{name}_bbox.npy", boxes_of(*rows, class_id=[0, 1, 1]))
+        boxes = boxes_of(*rows, class_id=[0, 1, 1])
+        write_labelled(folder / "raw" / split, name, random_events(4_000, seed), boxes)
     preprocess_dataset(SPEC, folder / "raw", folder / "prepared", WINDOWS, CONFIG, progress=False)
     return folder
 
@@ -312,16 +311,12 @@ def test_a_file_of_a_recording_that_should_be_left_out(tree):
     assert any("was made from another" in fault for fault in faults_of(tree))
 
 
-def test_the_verb_says_what_is_wrong_and_ends_with_2(tmp_path, capsys):
+def test_the_verb_says_what_is_wrong_and_ends_with_2(tmp_path, refused, printed_by, capsys):
     raw = tmp_path / "raw"
     for seed, split in enumerate(("train", "val", "test")):
-        (raw / split).mkdir(parents=True)
-        write_dat(raw / split / "a_td.dat", random_events(2_000, seed), 240, 304)
-        rows = [(500_000, 50, 50, 40, 40)]
-        write_boxes(raw / split / "a_bbox.npy", boxes_of(*rows))
+        write_labelled(raw / split, "a", random_events(2_000, seed), boxes_of((500_000, 50, 50, 40, 40)), (240, 304))
     arguments = ["inspect", str(raw), "full=true", "dataset=gen1", "preprocess.workers=1"]
-    assert main(arguments) == 0
-    assert "3 checked, 0 faults, 0 notes" in capsys.readouterr().out
+    assert "3 checked, 0 faults, 0 notes" in printed_by(*arguments)
     cut(raw / "val" / "a_td.dat")
     assert main(arguments) == 0
     shown = capsys.readouterr()
@@ -332,8 +327,7 @@ def test_the_verb_says_what_is_wrong_and_ends_with_2(tmp_path, capsys):
     assert "3 checked, 1 faults" in shown.out and "raw/val/a: " in shown.err
     assert main([*arguments, "--json"]) == 2
     assert len(json.loads(capsys.readouterr().out)["faults"]) == 1
-    assert main(["inspect", "full=true", "dataset=gen1"]) == 2
-    assert "rvtssm inspect DIR full=true needs the folder" in capsys.readouterr().err
+    assert "rvtssm inspect DIR full=true needs the folder" in refused("inspect", "full=true", "dataset=gen1")
 
 
 FRAME_US = 33_333

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from event_examples import HEIGHT, WIDTH, boxes_of, random_events
+from event_examples import HEIGHT, WIDTH, boxes_of, random_events, write_labelled
 
 from rvtssm.cli import main as cli
 from rvtssm.cli.composition import full_words, short_keys
@@ -21,7 +21,6 @@ from rvtssm.cli.help import keys_of
 from rvtssm.cli.verbs import verbs
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import DATASETS
-from rvtssm.events.labels import write_boxes
 from rvtssm.models import MODEL_SIZES, ModelConfig
 from rvtssm.models.checkpoint import load_file, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
@@ -31,22 +30,6 @@ from rvtssm.ssm import TemporalConfig
 from rvtssm.system.user_error import UserError
 
 SENSOR = (f"dataset.height={HEIGHT}", f"dataset.width={WIDTH}")
-
-
-@pytest.fixture
-def refused(capsys):
-    """A function: arguments that must fail -> the line that says why."""
-
-    def run_it(*arguments: str) -> str:
-        assert cli.main(list(arguments)) == 2
-        out, err = capsys.readouterr()
-        lines = [line for line in err.splitlines() if line and "━" not in line]
-        assert len(lines) == 1, err
-        assert "Traceback" not in out + err
-        assert lines[0].startswith(f"rvtssm {arguments[0]}: ")
-        return lines[0]
-
-    return run_it
 
 
 # Words that are refused before any work: the kind of the mistake, and what its line has to name.
@@ -182,9 +165,8 @@ def test_a_verb_that_trains_nothing_loads_neither_lightning_nor_a_compiler(impor
 
 
 @pytest.mark.parametrize("verb", verbs())
-def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
-    assert cli.main([verb, "--help"]) == 0
-    shown, known = capsys.readouterr().out, verbs()[verb]
+def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, printed_by, capsys):
+    shown, known = printed_by(verb, "--help"), verbs()[verb]
     assert f"Example: rvtssm {verb} {known.example}".rstrip() in shown
     if verb != "doctor":  # it takes no keys
         words = full_words(verb, known.example.split())
@@ -202,17 +184,15 @@ def test_help_of_a_verb_shows_its_keys_with_default_and_meaning(verb, capsys):
         )
 
 
-def test_help_of_a_key_shows_that_of_the_verb(capsys):
+def test_help_of_a_key_shows_that_of_the_verb(printed_by, capsys):
     assert cli.main(["inspect", "data/drive.raw", "--help"]) == 0
-    assert cli.main(["train", "precision", "--help"]) == 0
-    assert "auto, float32, bf16, float16, float64" in capsys.readouterr().out
+    assert "auto, float32, bf16, float16, float64" in printed_by("train", "precision", "--help")
     assert cli.main(["live", "hz", "--help"]) == 0  # of a section that predict shares
     assert "detection.hz=null " in capsys.readouterr().out
 
 
-def test_a_verb_prints_the_sections_that_it_reads(capsys):
-    assert cli.main(["export", "out=model.onnx", "--config"]) == 0
-    shown = yaml.safe_load(capsys.readouterr().out)
+def test_a_verb_prints_the_sections_that_it_reads(printed_by):
+    shown = yaml.safe_load(printed_by("export", "out=model.onnx", "--config"))
     assert set(shown) == {"export", "postprocess", "plugins", "out", "checkpoint"}
     assert shown["out"] == "model.onnx"
 
@@ -285,51 +265,47 @@ def test_an_interruption_is_no_mistake(does, capsys):
     assert re.search("interrupted.*resume=auto", capsys.readouterr().err)
 
 
-def test_info_counts_the_parameters_of_the_paper(capsys):
+def test_info_counts_the_parameters_of_the_paper(printed_by):
     arguments = ["info", "model=base", "dataset=gen1", "temporal=s5"]
-    assert cli.main([*arguments, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(printed_by(*arguments, "--json"))
     rooms = told["parameters"]
     assert rooms["total"] == 18_192_149 == sum(rooms.values()) - rooms["total"]
     assert (told["model"], told["temporal"], told["dataset"]) == ("base", "s5", "gen1")
     assert (told["frame_hw"], told["padded_hw"], told["partition_hw"]) == ([240, 304], [256, 320], [8, 10])
-    assert cli.main(arguments) == 0
-    assert "18.192149 M" in capsys.readouterr().out
+    assert "18.192149 M" in printed_by(*arguments)
 
 
-def test_info_says_how_many_modes_start_masked(capsys):
+def test_info_says_how_many_modes_start_masked(printed_by):
     """A mode that is masked gets no gradient, so what starts masked is lost to the training."""
     arguments = ["info", "model=tiny", "dataset=gen1", "temporal=s5"]
     shares = []
     for limit in ("0.5", "1", "0"):
-        assert cli.main([*arguments, f"temporal.bandlimit={limit}", "--json"]) == 0
-        shares.append(json.loads(capsys.readouterr().out)["share_masked"])
+        shares.append(json.loads(printed_by(*arguments, f"temporal.bandlimit={limit}", "--json"))["share_masked"])
     half, whole, off = shares
     assert list(half) == ["4", "8", "16", "32"] and off == {}
     assert all(0 < whole[stride] < half[stride] < 1 for stride in half)
-    assert cli.main([*arguments, "temporal.bandlimit=0.5"]) == 0
-    assert re.search(r"bandlimit 0\.5 masks \d+% of the modes at stride 4; ", capsys.readouterr().out)
+    assert re.search(
+        r"bandlimit 0\.5 masks \d+% of the modes at stride 4; ", printed_by(*arguments, "temporal.bandlimit=0.5")
+    )
 
 
-def test_info_describes_weights(tmp_path, capsys):
+def test_info_describes_weights(tmp_path, refused, printed_by):
     windows = WindowSettings(25_000, None, "exact", 10, 10)
     meta = CheckpointMeta(DATASETS["gen1"], MODEL_SIZES["tiny"], TemporalConfig(name="s4d"), windows)
     meta = replace(meta, window_lengths_us=(5_000, 25_000))
     detector = meta.build()
     write_checkpoint(tmp_path / "tiny.ckpt", detector, meta)
-    assert cli.main(["info", f"checkpoint={tmp_path / 'tiny.ckpt'}", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(printed_by("info", f"checkpoint={tmp_path / 'tiny.ckpt'}", "--json"))
     assert told["parameters"]["total"] == sum(weight.numel() for weight in detector.parameters())
     assert (told["model"], told["temporal"], told["stride_us"]) == ("tiny", "s4d", 25_000)
     assert told["classes"] == ["car", "pedestrian"] and told["has_digest"] is True
     words = ["model=tiny", "temporal=s4d", "windows.stride_ms=25.0", "windows.reduce=nearest"]
     assert told["settings"] == words
     assert (told["window_lengths_us"], told["may_shrink_windows"]) == ([5_000, 25_000], True)
-    assert cli.main(["info", str(tmp_path / "tiny.ckpt"), "model=small", "temporal=lstm"]) == 2
-    assert "model, temporal: info describes" in capsys.readouterr().err
+    line = refused("info", str(tmp_path / "tiny.ckpt"), "model=small", "temporal=lstm")
+    assert "model, temporal: info describes" in line
     torch.save(load_file(tmp_path / "tiny.ckpt"), tmp_path / "old.ckpt", _use_new_zipfile_serialization=False)
-    assert cli.main(["info", f"checkpoint={tmp_path / 'old.ckpt'}"]) == 0
-    said = capsys.readouterr().out
+    said = printed_by("info", f"checkpoint={tmp_path / 'old.ckpt'}")
     assert "the file has no digest" in said
     assert f"settings: {' '.join(words)}\n" in said
     assert "windows of 5, 25 ms in training, which may shrink at higher rates" in said
@@ -339,12 +315,8 @@ def test_info_describes_weights(tmp_path, capsys):
 
 
 def write_recording(folder: Path, name: str, seed: int = 0, height: int = HEIGHT, width: int = WIDTH) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}_td.dat"
-    write_dat(path, random_events(5_000, seed, 1_090_000, 10_000), height, width)
     boxes = boxes_of((250_000, 2, 3, 30, 25), (1_000_000, 2, 3, 30, 25), class_confidence=1, still_us=-1)
-    write_boxes(folder / f"{name}_bbox.npy", boxes)
-    return path
+    return write_labelled(folder, name, random_events(5_000, seed, 1_090_000, 10_000), boxes, (height, width))
 
 
 FAULTS = {

@@ -18,7 +18,7 @@ from user_errors import raises
 from rvtssm.cli.composition import full_words, to_config
 from rvtssm.cli.config import Config
 from rvtssm.cli.help import keys_of
-from rvtssm.cli.main import compose, main
+from rvtssm.cli.main import compose
 from rvtssm.cli.verbs import verbs
 from rvtssm.cli.words import settings_of, with_settings_files
 from rvtssm.contrib.demo.simulation_config import CAMERAS
@@ -245,7 +245,7 @@ def test_a_run_is_refused_before_its_data_are_sought(tmp_path, override, key):
         train(compose([*somewhere, override]))
 
 
-def test_a_file_of_settings_is_what_config_prints_and_words_win(tmp_path, capsys):
+def test_a_file_of_settings_is_what_config_prints_and_words_win(tmp_path, printed_by):
     (tmp_path / "robot.yaml").write_text(
         "hz: 50\nmin_score: 0.4\nfilters: [flicker, {region: {top: 10}}]\nlive:\n  formats: []\n"
     )
@@ -255,12 +255,10 @@ def test_a_file_of_settings_is_what_config_prints_and_words_win(tmp_path, capsys
         [robot, "hz=20"],
         ["hz=20", "min_score=0.4", "filters=[flicker,{region:{top:10}}]", "live.formats=[]"],
     ):
-        assert main(["live", *words, "--config"]) == 0
-        shown.append(capsys.readouterr().out)
+        shown.append(printed_by("live", *words, "--config"))
     assert shown[0] == shown[1] and "hz: 20" in shown[0]
     (tmp_path / "again.yaml").write_text(shown[0])
-    assert main(["live", f"config={tmp_path / 'again.yaml'}", "--config"]) == 0
-    assert capsys.readouterr().out == shown[0]
+    assert printed_by("live", f"config={tmp_path / 'again.yaml'}", "--config") == shown[0]
 
 
 def test_texts_of_a_settings_file_stand_as_they_are(tmp_path):
@@ -276,8 +274,7 @@ def test_texts_of_a_settings_file_stand_as_they_are(tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, "[1, 2]", "{"])
-def test_a_file_without_settings_is_refused(tmp_path, capsys, text):
+def test_a_file_without_settings_is_refused(tmp_path, refused, text):
     if text is not None:
         (tmp_path / "robot.yaml").write_text(text)
-    assert main(["live", f"config={tmp_path / 'robot.yaml'}"]) == 2
-    assert str(tmp_path / "robot.yaml") in "".join(capsys.readouterr().err.split("\n"))
+    assert str(tmp_path / "robot.yaml") in "".join(refused("live", f"config={tmp_path / 'robot.yaml'}").split("\n"))

@@ -11,7 +11,7 @@ import event_examples
 import numpy as np
 import pytest
 import yaml
-from dsec_examples import CAR, OFFSET_US, PEDESTRIAN, TRAIN, boxes_at, image_times, write_sequence
+from dsec_examples import CAR, PEDESTRIAN, TRAIN, boxes_at, image_times, write_sequence
 from event_examples import read_label_file
 from user_errors import raises
 
@@ -146,23 +146,21 @@ def described_csv(folder):
     return path
 
 
-def test_every_verb_that_opens_a_file_follows_the_description_above_it(tmp_path, capsys):
+def test_every_verb_that_opens_a_file_follows_the_description_above_it(tmp_path, printed_by):
     path = described_csv(tmp_path)
     with opened_source(str(path)) as opened:  # of `predict`, `live` and `serve`
         assert opened.events.time_range_us == (50_000, 90_000) and len(opened.events.read()) == 2
 
-    assert main(["inspect", str(path), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["t_last_us"] == 90_000
+    assert json.loads(printed_by("inspect", str(path), "--json"))["t_last_us"] == 90_000
     assert main(["convert", str(path), str(tmp_path / "a.dat")]) == 0
     with closing(open_with(tmp_path / "a.dat", ReadOptions())) as written:
         assert written.read().x.tolist() == [2, 4] and (written.height, written.width) == (60, 80)
 
 
-def test_what_the_command_says_of_a_file_wins(tmp_path, capsys):
+def test_what_the_command_says_of_a_file_wins(tmp_path, printed_by):
     path = described_csv(tmp_path)
     columns = "columns={t: 3, x: '2', y: 1, p: 0}"
-    assert main(["inspect", str(path), "--json", "time_unit=s", columns, "width=91", "height=91"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(printed_by("inspect", str(path), "--json", "time_unit=s", columns, "width=91", "height=91"))
     assert (found["t_last_us"], found["sum_x"], found["width"]) == (91_000_000, 3 + 5 + 5, 91)
     asked = ReadOptions(100, 100, False, "us", "csv", {"t": "3", "x": "2", "y": "1", "p": "0"})
     assert options_above(path, asked) == asked
@@ -535,23 +533,3 @@ def test_tracks_whose_events_were_not_copied_are_found(tmp_path):
     assert find_boxes_without_events(tmp_path, "train", DSEC) == [expected]
     with raises("file.missing", "test"):
         find_recordings(tmp_path, "test", DSEC)
-
-
-def test_prepared_and_read(tree, tmp_path):
-    summary = preprocess_dataset(DSEC, tree, tmp_path, WindowSettings(), PreprocessConfig(workers=1), progress=False)
-    assert sorted(summary.written) == ["test/thun_01_a", "train/thun_00_a", "val/zurich_city_16_a"]
-    ((name, message),) = summary.dropped
-    assert name == "test/thun_01_b" and "object_detections/left/tracks.npy" in message
-    data = SequenceDataModule(
-        DatasetConfig("dsec", str(tree), str(tmp_path)),
-        SamplingConfig(mode="random", batch_size=2, chunk_length=2),
-        data=DataConfig(workers=0),
-    )
-    (sequence,) = data.sequences("train")
-    np.testing.assert_array_equal(sequence.labels.t_us[::3], image_times(10)[1:])
-    assert sequence.windows.ends_us[0] > OFFSET_US
-    batch = next(iter(data.train_dataloader()))
-    assert batch.hist.shape == (2, 2, 20, dsec_examples.HEIGHT, dsec_examples.WIDTH)
-    assert {*batch.targets[..., 0].flatten().tolist()} == {0, CAR, TRAIN}
-    raw, prepared = (data.eval_sequences("val", WindowSettings(), source)[0] for source in ("raw", "prepared"))
-    np.testing.assert_array_equal(raw.read(0, 3), prepared.read(0, 3))

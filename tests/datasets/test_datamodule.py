@@ -108,17 +108,6 @@ def test_evaluation_streams_every_recording_and_every_label(small_tree, source):
         np.testing.assert_array_equal(targets[:, 3:], ltwh[:, 2:])
 
 
-def test_a_higher_rate_has_more_steps_and_the_same_labels(small_tree):
-    data = module(small_tree)
-    slow, fast = (
-        list(eval_loader(data.eval_sequences("test", WindowSettings(stride_us), "raw"), data.data))
-        for stride_us in (50_000, 5_000)
-    )
-    assert sum(len(batch.hist) for batch in fast) > 8 * sum(len(batch.hist) for batch in slow)
-    assert torch.cat([batch.t_us for batch in slow]).tolist() == torch.cat([batch.t_us for batch in fast]).tolist()
-    assert float(fast[0].dt_us.float().mean()) == pytest.approx(5_000, rel=0.02)
-
-
 def test_processes_share_the_work(small_tree):
     class Trainer:
         world_size, accumulate_grad_batches = 2, 3

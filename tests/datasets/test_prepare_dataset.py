@@ -12,7 +12,17 @@ from types import SimpleNamespace
 import h5py
 import numpy as np
 import pytest
-from event_examples import HEIGHT, SPEC, WIDTH, assert_equal, boxes_of, random_events, to_events, write_hdf5
+from event_examples import (
+    HEIGHT,
+    SPEC,
+    WIDTH,
+    assert_equal,
+    boxes_of,
+    random_events,
+    to_events,
+    write_hdf5,
+    write_labelled,
+)
 from user_errors import raises
 
 from rvtssm.datasets import DATASETS, PreprocessConfig, sections
@@ -39,12 +49,9 @@ WINDOW_KEYS = {field.name for field in fields(WindowsConfig)}
 
 
 def write_recording(folder: Path, name: str, num_events: int = 20_000, seed: int = 0) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}_td.dat"
-    write_dat(path, random_events(num_events, seed, span_us=1_100_000, start_us=30_000), HEIGHT, WIDTH)
+    events = random_events(num_events, seed, span_us=1_100_000, start_us=30_000)
     boxes = boxes_of((250_000, 1, 2, 20, 20), (250_000, 30, 2, 12, 20), (1_000_000, 5, 2, 20, 30), class_id=[0, 1, 1])
-    write_boxes(folder / f"{name}_bbox.npy", boxes)
-    return path
+    return write_labelled(folder, name, events, boxes)
 
 
 def prepare(tmp_path, config=CONFIG, spec=SPEC, workers_given=None, **changes):

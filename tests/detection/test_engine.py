@@ -377,11 +377,6 @@ def test_a_stream_goes_on_in_another_precision(live_checkpoint, draw_events):
     after.load_state_dict(before.state_dict())
     assert not after._network.is_first
     before.load_state_dict(after.state_dict())
-    other = live_checkpoint()
-    with torch.no_grad():
-        next(other.detector.parameters()).add_(1)
-    with raises("memory.other_state"):
-        live(other).load_state_dict(after.state_dict())
 
 
 # what is refused

@@ -87,7 +87,7 @@ def test_results_draw_the_events_that_the_filters_keep(noisy, weights, tmp_path)
         assert_same(window.read(window.start_us, window.t_us), kept.between(window.start_us, window.t_us))
 
 
-def test_predict_live_and_inspect_filter_and_say_how_much(noisy, weights, tmp_path, capsys):
+def test_predict_live_and_inspect_filter_and_say_how_much(noisy, weights, tmp_path, refused, printed_by, capsys):
     path = write_dat_file(tmp_path / "noise.dat", noisy)
     chain = FilterChain(FILTERS, HEIGHT, WIDTH)
     kept = chain(noisy)
@@ -99,10 +99,10 @@ def test_predict_live_and_inspect_filter_and_say_how_much(noisy, weights, tmp_pa
         assert said["num_events"] == len(kept) and said["removed"] == pytest.approx(chain.removed())
         shares = ", ".join(f"{100 * share:.1f} % ({name})" for name, share in chain.removed().items())
         assert f"filters removed {shares}" in " ".join(capsys.readouterr().out.split())
-    assert cli.main(["inspect", str(path), given, "--json", f"out={tmp_path / 'inspect'}"]) == 0
-    assert json.loads(capsys.readouterr().out)["num_events"] == len(kept)
-    assert cli.main(["predict", str(path), *words[:2], "filters=[blur]"]) == 2
-    assert "choose from background, hot_pixels, flicker" in capsys.readouterr().err
+    assert json.loads(printed_by("inspect", str(path), given, "--json", f"out={tmp_path / 'inspect'}"))[
+        "num_events"
+    ] == len(kept)
+    assert "choose from background, hot_pixels, flicker" in refused("predict", str(path), *words[:2], "filters=[blur]")
 
 
 def test_a_wrong_format_does_not_blame_the_file(noisy, tmp_path):

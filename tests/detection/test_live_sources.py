@@ -393,10 +393,10 @@ def test_a_full_disk_is_told_and_everything_else_goes_on(weights, tmp_path, caps
         json.loads(line)
 
 
-def test_only_live_detection_chooses_a_rate(weights, tmp_path, draw_events, capsys):
+def test_only_live_detection_chooses_a_rate(weights, tmp_path, draw_events, refused):
     write_dat(tmp_path / "a.dat", draw_events(), HEIGHT, WIDTH)
-    assert cli.main(["predict", str(tmp_path / "a.dat"), f"checkpoint={weights}", f"out={tmp_path}", "hz=auto"]) == 2
-    assert "hz=auto; only live detection chooses a rate" in capsys.readouterr().err
+    line = refused("predict", str(tmp_path / "a.dat"), f"checkpoint={weights}", f"out={tmp_path}", "hz=auto")
+    assert "hz=auto; only live detection chooses a rate" in line
 
 
 def test_a_time_range_of_a_live_source_is_refused():

@@ -34,7 +34,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.detection import DetectionConfig, PredictConfig, sources
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.sources import find_sources
-from rvtssm.drawing.draw import events_image, strip_of
+from rvtssm.drawing.draw import strip_of
 from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.yolox import YoloxHead
@@ -354,13 +354,6 @@ def test_a_damaged_sequence_says_what_is_wrong(checkpoint, tmp_path, path, conte
     with pytest.raises(ValueError, match=message):
         predict_recording(checkpoint, folder, tmp_path / "out", **config, progress=False)
     assert not (tmp_path / "out").exists()
-
-
-def test_events_are_drawn_on_the_picture_behind_them():
-    hist = np.zeros((2, 4, 4), np.uint8)
-    hist[1, 0, 0] = 10
-    picture = events_image(hist, np.full((8, 8, 3), 77, np.uint8))
-    assert picture[0, 0, 0] > 200 and (picture[1:] == 77).all()
 
 
 # folders, formats and faults

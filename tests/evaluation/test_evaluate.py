@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from event_examples import boxes_of, random_events
+from event_examples import boxes_of, random_events, write_labelled
 from scored_rows import by_rate
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 from torchvision.ops import batched_nms
@@ -52,10 +52,8 @@ pytestmark = pytest.mark.usefixtures("without_pictures")
 
 def write_recording(raw: Path, labels_us=LABELS_US, side_px: float = 20, track_id: int = 0, size_hw=(48, 64)) -> Path:
     """One test recording of random events; returns `raw`."""
-    (raw / "test").mkdir(parents=True)
-    write_dat(raw / "test/a_td.dat", random_events(5_000, 0, 1_090_000, 10_000), *size_hw)
     boxes = boxes_of(*((t_us, 2, 3, side_px, 25) for t_us in labels_us), still_us=-1, track_id=track_id)
-    write_boxes(raw / "test/a_bbox.npy", boxes)
+    write_labelled(raw / "test", "a", random_events(5_000, 0, 1_090_000, 10_000), boxes, size_hw)
     return raw
 
 

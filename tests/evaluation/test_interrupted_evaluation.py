@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from event_examples import boxes_of, random_events
+from event_examples import boxes_of, random_events, write_labelled
+from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 
 from rvtssm.datasets import DataConfig
 from rvtssm.evaluation import detector_run
 from rvtssm.evaluation.detector_run import detector_processes, stream
 from rvtssm.evaluation.evaluating import evaluate
-from rvtssm.events.labels import write_boxes
 from rvtssm.models import ModelConfig, PostprocessConfig
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
 from tests.evaluation.test_evaluate import SPEC
@@ -38,12 +37,10 @@ SETTINGS = {
 def weights(tmp_path_factory) -> Path:
     """Weights, and recordings of different lengths and contents, to which the weights lead."""
     folder = tmp_path_factory.mktemp("evaluated")
-    (folder / "raw" / "test").mkdir(parents=True)
     for number in range(NUM_RECORDINGS):
         events = random_events(2_000, number, 590_000 + 200_000 * number, 10_000)
-        write_dat(folder / f"raw/test/{number}_td.dat", events, 48, 64)
         boxes = boxes_of(*((500_000 + 50_000 * label, 2, 3, 20, 25) for label in range(4)), still_us=-1)
-        write_boxes(folder / f"raw/test/{number}_bbox.npy", boxes)
+        write_labelled(folder / "raw/test", f"{number}", events, boxes)
     model = ModelConfig(size="custom", embed_dim=8, head_dim=8, num_blocks=(0, 0, 0, 1), fpn_blocks=0)
     settings = WindowSettings(50_000, None, "exact", 10, 10)
     meta = CheckpointMeta(SPEC, model, TemporalConfig(), settings, str(folder / "raw"))

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from event_examples import boxes_of, random_events
+from event_examples import boxes_of, random_events, write_labelled
 from live_examples import draw_events, live_checkpoint  # noqa: F401
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
+from rvtssm.models.model_config import PostprocessConfig
 
 from rvtssm.datasets import DataConfig, DatasetConfig, PreprocessConfig
 from rvtssm.datasets.custom import read_spec
@@ -21,10 +22,9 @@ from rvtssm.evaluation.coco import average_precisions
 from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.evaluation.scored_files import write_scored
-from rvtssm.events.labels import nothing_at, write_boxes
+from rvtssm.events.labels import nothing_at
 from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import write_checkpoint
-from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from tests.evaluation.test_coco import SPEC as GEN1
 from tests.evaluation.test_coco import random_recording
@@ -84,13 +84,12 @@ def test_pycocotools_finds_the_same_numbers(seed, scores_empty_images, downsampl
 def weights(tmp_path_factory, live_checkpoint) -> Path:  # noqa: F811
     """Weights whose boxes are as likely as not, and two recordings."""
     folder = tmp_path_factory.mktemp("scored")
-    (folder / "raw/test").mkdir(parents=True)
     for seed, name in enumerate("ab"):
-        write_dat(folder / f"raw/test/{name}_td.dat", random_events(5_000, seed, 1_090_000, 10_000), 48, 64)
         rows = []
         for number, t_us in enumerate(range(250_000, 1_100_000, 50_000)):
             rows.append((t_us, 2 + number, 3, 6 + 2 * number, 25))  # the first ones are too small
-        write_boxes(folder / f"raw/test/{name}_bbox.npy", boxes_of(*rows, still_us=-1))
+        events = random_events(5_000, seed, 1_090_000, 10_000)
+        write_labelled(folder / "raw/test", name, events, boxes_of(*rows, still_us=-1))
     trained = replace(
         live_checkpoint(num_blocks=(0, 0, 0, 1)), spec=replace(SPEC, min_side_px=12), raw_dir=str(folder / "raw")
     )
@@ -129,17 +128,15 @@ def test_a_quiet_recording_is_scored(weights, tmp_path, source, asked, quiet):
     if source == "prepared" and asked:
         pytest.skip("prepared recordings end at labels")
     raw, times_us = tmp_path / "raw", np.arange(300_000, 1_000_000, 100_000)
-    (raw / "test").mkdir(parents=True)
     names = ["busy", "quiet", "still"][: 3 if quiet == "one of three" else 2]
     for seed, name in enumerate(names):
-        write_dat(raw / f"test/{name}_td.dat", random_events(5_000, seed, 1_090_000, 10_000), 48, 64)
         boxes = boxes_of(*((t_us, 2, 3, 20, 25) for t_us in times_us), still_us=-1)
         if name == "quiet":
             boxes = nothing_at(times_us)
             if quiet == "other objects":
                 boxes = boxes_of(*((t_us, 2, 3, 20, 25) for t_us in times_us), still_us=-1)
                 boxes["class_id"] = 7
-        write_boxes(raw / f"test/{name}_bbox.npy", boxes)
+        write_labelled(raw / "test", name, random_events(5_000, seed, 1_090_000, 10_000), boxes)
     classes = "classes: [vehicle, person]\nignored_classes: [7]\nheight: 48\nwidth: 64\nlabels: _bbox.npy\n"
     (raw / "dataset.yaml").write_text(f"{classes}event_suffixes: [_td.dat]\n")
     where = {"raw_dir": raw}

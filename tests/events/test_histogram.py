@@ -276,14 +276,6 @@ def test_what_a_program_counts_is_checked():
         count_windows(to_events([130], [WIDTH], [1], [1]), windows, HEIGHT, WIDTH)
 
 
-def test_events_that_are_forgotten_do_not_count():
-    sliding = FrameCounter(WindowSettings(), frame_pixels(HEIGHT, WIDTH))
-    sliding.push(to_events([100, 120], [1, 2], [3, 4], [0, 1]))
-    assert sliding.take(np.array([[80, 130]])).sum() == 2
-    sliding.forget_before(110)
-    assert sliding.take(np.array([[110, 160]])).sum() == 1
-
-
 def test_frames_can_be_written_into_an_array():
     events = random_events(500, span_us=1000)
     windows = ending_at([500, 1000], 500)

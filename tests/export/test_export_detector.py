@@ -35,7 +35,6 @@ from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
 from rvtssm.models.weight_files import check_digest
 from rvtssm.models.yolox import YoloxPredictions
-from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
@@ -184,24 +183,6 @@ def test_an_exported_detector_streams(exported, draw_events):
     assert len(found[0]) == len(found[1]) > 50
     for a, b in zip(*found, strict=True):
         np.testing.assert_allclose(a.score, b.score, atol=1e-4)
-
-
-def test_an_exported_file_predicts_what_its_checkpoint_does(exported, tmp_path):
-    _, folder = exported()
-    t = np.arange(0, 200_000, 40)
-    place = (t // 40 % 48).astype(np.uint16)
-    write_dat(tmp_path / "a.dat", Events(t, place, place, (t % 2).astype(np.uint8)), 48, 64)
-    scores = []
-    for name in ("model.ckpt", "model.onnx"):
-        arguments = [f"checkpoint={folder / name}", f"recording={tmp_path / 'a.dat'}", f"out={tmp_path / name}.out"]
-        options = ["formats=[jsonl]", "hz=100", "postprocess.max_detections=3", "min_score=0.001"]
-        assert cli.main(["predict", *arguments, *options]) == 0
-        lines = (tmp_path / f"{name}.out" / "detections.jsonl").read_text().splitlines()
-        windows = [json.loads(line)["detections"] for line in lines]
-        scores.append([np.array([box["score"] for box in boxes]) for boxes in windows])
-    assert len(scores[0]) == len(scores[1]) and sum(map(len, scores[0])) == sum(map(len, scores[1])) > 10
-    for of_weights, of_file in zip(*scores, strict=True):
-        assert np.isclose(of_weights[:, None], of_file, rtol=0, atol=1e-4).any(axis=0).all()
 
 
 def test_a_difference_that_is_no_number_is_none(live_checkpoint):

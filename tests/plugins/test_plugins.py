@@ -173,12 +173,13 @@ TEMPORAL_LAYERS["slow"] = SlowLayer
 """
 
 
-def test_settings_of_a_layer_of_its_own_are_checked_shown_and_kept(tmp_path, monkeypatch, capsys):
+def test_settings_of_a_layer_of_its_own_are_checked_shown_and_kept(tmp_path, monkeypatch, printed_by):
     monkeypatch.syspath_prepend(HERE)
     (tmp_path / "slow_layer.py").write_text(WITH_OPTIONS)
     plugin = f"plugins=[{tmp_path / 'slow_layer.py'}]"
-    assert cli.main(["train", plugin, "temporal.name=slow", "temporal.options.slowest=-1", "--config"]) == 0
-    assert "    slowest: -1\n" in capsys.readouterr().out
+    assert "    slowest: -1\n" in printed_by(
+        "train", plugin, "temporal.name=slow", "temporal.options.slowest=-1", "--config"
+    )
     config = TemporalConfig(name="slow", options={"slowest": -1.5})
     layer = build_temporal_layer(config, 8)
     assert float(layer.log_rate.detach().min()) == -1.5

@@ -8,16 +8,14 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pytest
-from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
+from event_examples import SPEC, boxes_of, random_events, write_labelled
+from rvtssm.datasets.data_config import PreprocessConfig
 from user_errors import raises
 
-from rvtssm.cli import main as cli
 from rvtssm.datasets import PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
-from rvtssm.events.labels import write_boxes
 from rvtssm.readers import open_recording
-from rvtssm.readers.dat import write_dat
 from rvtssm.records import WindowSettings
 from rvtssm.system.remote import local_path
 
@@ -33,12 +31,10 @@ def _empty_cache(monkeypatch, tmp_path):
 @pytest.fixture
 def disk(tmp_path) -> Path:
     """A folder with two recordings in `raw` and their prepared files in `prepared`."""
-    (tmp_path / "disk/raw/train").mkdir(parents=True)
     for seed, name in enumerate("ab"):
         events = random_events(20_000, seed, span_us=1_100_000, start_us=30_000)
-        write_dat(tmp_path / f"disk/raw/train/{name}_td.dat", events, HEIGHT, WIDTH)
         boxes = boxes_of((250_000, 1, 2, 20, 20), (1_000_000, 5, 2, 20, 30), class_id=[0, 1])
-        write_boxes(tmp_path / f"disk/raw/train/{name}_bbox.npy", boxes)
+        write_labelled(tmp_path / "disk/raw/train", name, events, boxes)
     preprocess_dataset(SPEC, tmp_path / "disk/raw", tmp_path / "disk/prepared", SETTINGS, CONFIG, progress=False)
     return tmp_path / "disk"
 
@@ -128,10 +124,9 @@ def test_a_name_in_a_store_cannot_lead_out_of_its_folder(tmp_path):
     store.rm("/sly", recursive=True)
 
 
-def test_nothing_is_written_to_a_url(tmp_path, capsys):
+def test_nothing_is_written_to_a_url(tmp_path, refused):
     with raises("setting.form"):
         preprocess_dataset(SPEC, tmp_path, "s3://bucket/out", SETTINGS, CONFIG, progress=False)
     out = "dataset.prepared_dir=s3://bucket/out"
-    assert cli.main(["preprocess", "dataset=synthetic", f"dataset.raw_dir={tmp_path}", out]) == 2
-    error = capsys.readouterr().err
-    assert f"{out}; this is a URL" in error and error.count("\n") == 1
+    line = refused("preprocess", "dataset=synthetic", f"dataset.raw_dir={tmp_path}", out)
+    assert f"{out}; this is a URL" in line

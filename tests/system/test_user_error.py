@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from user_errors import raises
 
-from rvtssm.cli import main as cli
 from rvtssm.cli.sweeps import _PLUGINS
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.system import extras, user_error
@@ -132,8 +131,7 @@ def test_a_module_below_a_package_that_is_missing_is_missing():
 
 
 @pytest.mark.parametrize("word", _PLUGINS)
-def test_a_launcher_or_sweeper_that_is_missing_names_its_extra(word, monkeypatch, capsys):
+def test_a_launcher_or_sweeper_that_is_missing_names_its_extra(word, monkeypatch, refused):
     monkeypatch.setattr(extras, "find_spec", lambda module: None)
-    assert cli.main(["train", "-m", word, "seed=0,1"]) == 2
-    said = " ".join(capsys.readouterr().err.split())
+    said = refused("train", "-m", word, "seed=0,1")
     assert f"{word} needs the package hydra-" in said and f"bash scripts/install.sh {_PLUGINS[word][0]}" in said

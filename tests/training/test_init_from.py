@@ -205,17 +205,21 @@ def run(words, tmp_path_factory) -> tuple[Path, str]:
     return out, said.getvalue()
 
 
-def test_windows_that_are_not_named_are_those_of_the_frames(words, run, capsys):
+def test_windows_that_are_not_named_are_those_of_the_frames(words, run, printed_by):
     out, said = run
     assert "step 1: validation AP" in said
     kept = yaml.safe_load((out / "overrides.yaml").read_text())
     assert {word for word in kept if word.startswith("windows")} == {"windows.stride_ms=25.0", "windows.num_bins=5"}
     assert read_checkpoint(best_checkpoint(out)).windows == WindowSettings(25_000, num_bins=5, reduce="sum")
-    assert main(["info", *(word for word in words if word.startswith("dataset")), "model=tiny", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["stride_us"] == 25_000
+    assert (
+        json.loads(printed_by("info", *(word for word in words if word.startswith("dataset")), "model=tiny", "--json"))[
+            "stride_us"
+        ]
+        == 25_000
+    )
 
 
-def test_labels_that_changed_after_the_preparation_are_told(words, raw, run, tmp_path, capsys):
+def test_labels_that_changed_after_the_preparation_are_told(words, raw, run, tmp_path, printed_by):
     _, said_before = run
     assert "were made from other" not in said_before
     path = next((raw / "train").glob("*_bbox.npy"))
@@ -223,8 +227,7 @@ def test_labels_that_changed_after_the_preparation_are_told(words, raw, run, tmp
     boxes["x"] += 1
     write_boxes(path, boxes)
     told = "1 prepared recordings, such as train/train_0000, were made from other recordings or labels"
-    assert main(["train", *words, f"out={tmp_path}"]) == 0
-    assert told in " ".join(capsys.readouterr().out.split())
+    assert told in " ".join(printed_by("train", *words, f"out={tmp_path}").split())
 
 
 @pytest.mark.parametrize(
@@ -242,6 +245,5 @@ def test_labels_that_changed_after_the_preparation_are_told(words, raw, run, tmp
     ],
     ids=str,
 )
-def test_other_windows_are_refused_before_a_training(words, command, answer, tmp_path, capsys):
-    assert main([command[0], *words, *command[1:], f"out={tmp_path}"]) == 2
-    assert answer in capsys.readouterr().err and not list(tmp_path.rglob("*.ckpt"))
+def test_other_windows_are_refused_before_a_training(words, command, answer, tmp_path, refused):
+    assert answer in refused(command[0], *words, *command[1:], f"out={tmp_path}") and not list(tmp_path.rglob("*.ckpt"))

@@ -16,6 +16,7 @@ from torch.distributed.run import config_from_args, get_args_parser
 from user_errors import raises
 
 from rvtssm.training import TrainingConfig
+from rvtssm.training.checkpoints import best_checkpoint
 from rvtssm.training.trainer import build_trainer, check_processes
 
 ROOT = Path(__file__).parents[2]
@@ -192,27 +193,38 @@ def test_a_job_that_cannot_find_the_checkout_says_how_to_name_it(tmp_path, comma
 
 # how its worker processes start
 
-SCRIPT = """
+BEGIN = """
 import multiprocessing
 
 multiprocessing.set_start_method({method!r}, force=True)
+"""
+WORK = {
+    "train": """
 from rvtssm.cli.main import main
 
-print("CODE", main(["train", *{words}, "training.steps=1", "data.workers=1", "dataset.source=raw", "out=run"]))
-
+assert main(["train", *{words}, "training.steps=1", "data.workers=1", "dataset.source=raw", "out=run"]) == 0
+print("DONE")
+""",
+    "evaluate": """
 import rvtssm
 
-report = rvtssm.evaluate("run/checkpoints/best.ckpt", split="val", bootstrap=0, workers=2)
-print("ROWS", len(report.rows))
-"""
+report = rvtssm.evaluate({weights!r}, split="val", bootstrap=0, workers=2)
+assert len(report.rows) == 2
+print("DONE")
+""",
+}
 
 
-@pytest.mark.parametrize(("method", "name"), [("forkserver", "script.py"), ("spawn", "script.py"), ("spawn", "-")])
-def test_a_program_needs_no_guard(toy_data, tmp_path, method, name):
+@pytest.mark.parametrize(
+    ("method", "name", "work"),
+    [("spawn", "script.py", "evaluate"), ("forkserver", "-", "train")],
+)
+def test_a_program_needs_no_guard(toy_data, two_steps, tmp_path, method, name, work):
     """A script without `if __name__ == "__main__"`, and a main program without a file, as in a notebook."""
-    program = SCRIPT.format(method=method, words=toy_data)
+    values = {"method": method, "words": toy_data, "weights": str(best_checkpoint(two_steps))}
+    program = (BEGIN + WORK[work]).format(**values)
     (tmp_path / "script.py").write_text(program)
     done = subprocess.run([sys.executable, name], input=program, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("CODE 0") == done.stdout.count("ROWS 2") == 1
+    assert done.stdout.count("DONE") == 1
     assert "in use by" not in done.stdout + done.stderr and "Traceback" not in done.stderr

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from dsec_examples import write_sequence
-from event_examples import boxes_of, random_events, write_hdf5
+from event_examples import boxes_of, random_events, write_hdf5, write_labelled
 
 from benchmarks import roofline
 from benchmarks.roofline import counted_as, page_table, recipes
@@ -21,7 +21,6 @@ from rvtssm.cli.main import main
 from rvtssm.events.labels import write_boxes
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.readers.dat import write_dat
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.optim import build_optimizer, peak_learning_rate
 from rvtssm.training.preflight import check
@@ -104,9 +103,8 @@ def boxes(height: int, width: int, **fields):
 def write_small(folder: Path) -> None:
     """`a_td.dat` and `a_bbox.npy`, as Prophesee publishes Gen1, of a smaller sensor."""
     for split in SPLITS:
-        (folder / split).mkdir(parents=True)
-        write_dat(folder / split / "a_td.dat", random_events(5000, 0, END_US, size_hw=SMALL_HW), *SMALL_HW)
-        write_boxes(folder / split / "a_bbox.npy", boxes(*SMALL_HW))
+        events = random_events(5000, 0, END_US, size_hw=SMALL_HW)
+        write_labelled(folder / split, "a", events, boxes(*SMALL_HW), SMALL_HW)
 
 
 def write_onempx(folder: Path) -> None:

@@ -4,7 +4,6 @@ import json
 
 from event_examples import HEIGHT, WIDTH, random_events
 
-from rvtssm.cli import main as cli
 from rvtssm.contrib.benchmark.benchmark import sustained_rates
 from rvtssm.detection.configured_detector import MARGIN
 from rvtssm.models import PostprocessConfig
@@ -23,14 +22,12 @@ def test_every_factor_down_to_one_is_measured(live_checkpoint):
         assert 0 < rate.p50_ms <= rate.p95_ms and rate.hz <= MARGIN * 1000 / rate.p95_ms
 
 
-def test_the_verb_prints_a_table_and_writes_json(weights, tmp_path, capsys):
+def test_the_verb_prints_a_table_and_writes_json(weights, tmp_path, printed_by):
     events = random_events(4_000, span_us=330_000, size_hw=LARGE_HW, fills_span=True)
     write_dat(tmp_path / "large.dat", events, *LARGE_HW)
     words = ["benchmark", str(tmp_path / "large.dat"), f"checkpoint={weights}", f"out={tmp_path / 'out'}"]
-    assert cli.main([*words, "downsample=3"]) == 0
-    printed = capsys.readouterr().out
+    printed = printed_by(*words, "downsample=3")
     (rate,) = json.loads((tmp_path / "out" / "benchmark.json").read_text())["rates"]
     assert f"{rate['p50_ms']:.1f} ms" in printed and f"{rate['hz']:g} Hz" in printed
-    assert cli.main([*words, "downsample=3", "--json"]) == 0
-    (rate,) = json.loads(capsys.readouterr().out)["rates"]
+    (rate,) = json.loads(printed_by(*words, "downsample=3", "--json"))["rates"]
     assert rate["downsample"] == 3

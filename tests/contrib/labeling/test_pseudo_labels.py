@@ -183,7 +183,7 @@ def test_the_verb_writes_a_tree_with_the_annotated_boxes_as_they_were(labelled):
     assert len(made) and not set(made["track_id"]) & {4} and not set(made["t"]) & {7_200_000, 7_300_000}
 
 
-def test_an_interrupted_run_goes_on_and_other_settings_are_refused(labelled, tmp_path, monkeypatch, capsys):
+def test_an_interrupted_run_goes_on_and_other_settings_are_refused(labelled, tmp_path, monkeypatch, refused, capsys):
     _, raw, words, whole = labelled
     calls, find = [], find_pseudo_boxes
 
@@ -199,10 +199,9 @@ def test_an_interrupted_run_goes_on_and_other_settings_are_refused(labelled, tmp
     assert calls == ["a_td.dat", "b_td.dat", "b_td.dat", "c_td.dat"]
     assert labelled_bytes(tmp_path) == labelled_bytes(whole)
     capsys.readouterr()
-    assert cli.main([*words, "min_score=0.3"]) == 2
-    assert "made with min_score=0.2 instead of 0.3; delete it, or choose another folder" in capsys.readouterr().err
-    assert cli.main([*words, f"out={raw}"]) == 2
-    assert "another folder than that of the recordings" in capsys.readouterr().err
+    line = refused(*words, "min_score=0.3")
+    assert "made with min_score=0.2 instead of 0.3; delete it, or choose another folder" in line
+    assert "another folder than that of the recordings" in refused(*words, f"out={raw}")
 
 
 @pytest.mark.parametrize("source", ["raw", "prepared"])
@@ -242,15 +241,14 @@ def test_labels_of_other_formats_become_arrays(labelled, tmp_path):
     assert [each.name for each in find_recordings(tmp_path / "out", "train", spec)] == ["a"]
 
 
-def test_the_description_of_generated_recordings_is_kept(labelled, draw_events, tmp_path, capsys):
+def test_the_description_of_generated_recordings_is_kept(labelled, draw_events, tmp_path, refused):
     _, _, words, _ = labelled
     (tmp_path / "raw/train").mkdir(parents=True)
     described = tmp_path / "raw/synthetic.json"
     described.write_text('{"height": 48, "width": 64}')
     write_dat(tmp_path / "raw/train/a_td.dat", draw_events(500), 48, 64)
     where = f"dataset.raw_dir={tmp_path / 'raw'}", f"out={tmp_path / 'out'}"
-    assert cli.main([*words, *where, "dataset.height=32"]) == 2
-    assert "synthetic has vehicle, person; 64 x 32 pixels" in capsys.readouterr().err
+    assert "synthetic has vehicle, person; 64 x 32 pixels" in refused(*words, *where, "dataset.height=32")
     assert cli.main([*words, *where]) == 0
     assert (tmp_path / "out/synthetic.json").read_bytes() == described.read_bytes()
 
@@ -264,29 +262,26 @@ def test_the_ids_of_classes_are_those_of_the_dataset(labelled, tmp_path):
     assert labelled_bytes(tmp_path / "out") == labelled_bytes(whole)
 
 
-def test_a_folder_with_files_of_others_is_refused(labelled, tmp_path, capsys):
+def test_a_folder_with_files_of_others_is_refused(labelled, tmp_path, refused):
     _, raw, words, _ = labelled
     shutil.copytree(raw, tmp_path / "raw")
     before = labelled_bytes(tmp_path)
-    assert cli.main([*words, f"out={tmp_path / 'raw'}"]) == 2
-    assert "files, but no label.json; choose another folder" in capsys.readouterr().err
+    assert "files, but no label.json; choose another folder" in refused(*words, f"out={tmp_path / 'raw'}")
     assert labelled_bytes(tmp_path) == before and len([*tmp_path.rglob("*_td.dat")]) == 4
 
 
-def test_what_cannot_be_labelled_is_said(live_checkpoint, draw_events, tmp_path, capsys, monkeypatch):
+def test_what_cannot_be_labelled_is_said(live_checkpoint, draw_events, tmp_path, refused, capsys, monkeypatch):
     weights = as_synthetic(live_checkpoint())
     write_checkpoint(tmp_path / "best.ckpt", weights.detector, weights)
     raw = make_tree(tmp_path / "raw", draw_events)
     where = [f"checkpoint={tmp_path / 'best.ckpt'}", f"dataset.raw_dir={raw}", f"out={tmp_path / 'out'}"]
-    assert cli.main(["label", *where, "dataset=synthetic"]) == 2
-    assert "label the dataset of the weights" in capsys.readouterr().err
+    assert "label the dataset of the weights" in refused("label", *where, "dataset=synthetic")
     (raw / "train/b_td.dat").write_bytes(b"damaged")
     assert cli.main(["label", *where]) == 2
     told = capsys.readouterr()
     assert "b: " in told.err and "2 recordings labelled" in told.out and "1 failed" in told.out
     monkeypatch.setitem(sys.modules, "trackers", None)
-    assert cli.main(["label", *where]) == 2
-    assert "rvtssm label needs the package trackers" in capsys.readouterr().err
+    assert "rvtssm label needs the package trackers" in refused("label", *where)
 
 
 # recordings backwards

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,8 +14,8 @@ from event_examples import HEIGHT, WIDTH
 
 import rvtssm
 from rvtssm.detection import live_run
-from rvtssm.models.checkpoint import write_checkpoint
 from tests.contrib.ros.bag_writer import EVENT_PACKET, message_of, typestore_of
+from tests.waiting import wait_until
 
 rclpy = pytest.importorskip("rclpy")
 for needed in ("vision_msgs.msg", "event_camera_msgs.msg", "diagnostic_msgs.msg"):
@@ -44,13 +43,6 @@ def ros():
     yield rclpy
     if rclpy.ok():
         rclpy.shutdown()
-
-
-@pytest.fixture
-def weights(live_checkpoint, tmp_path):
-    checkpoint = live_checkpoint()
-    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
-    return str(tmp_path / "best.ckpt")
 
 
 @pytest.fixture
@@ -109,13 +101,6 @@ class Listener:
         self._executor.shutdown()
         for node in (self.node, self.own):
             node.destroy_node()
-
-
-def wait_until(condition, seconds=600.0):
-    until_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until_s, "the node does not answer"
-        time.sleep(0.01)
 
 
 def test_the_node_publishes_what_a_stream_finds(listen, weights, monkeypatch, draw_events):

@@ -24,10 +24,10 @@ from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext, open_result_files
 from rvtssm.detection.tiles import TiledDetector
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.models.checkpoint import write_checkpoint
 from rvtssm.records import Detections, Events
 from tests.contrib.ros.bag_writer import EVENT_PACKET, message_of, typestore_of, write_bag
 from tests.contrib.ros.fake_ros import FakeNode, fake_modules
+from tests.waiting import wait_until
 
 PACKAGE = Path(__file__).parents[3] / "examples" / "ros2"
 NODE = PACKAGE / "rvtssm_ros" / "event_detector.py"
@@ -69,27 +69,12 @@ def node_with(fake_ros, monkeypatch):
         node.end()
 
 
-@pytest.fixture
-def weights(live_checkpoint, tmp_path):
-    """The path of the small detector's weights."""
-    checkpoint = live_checkpoint()
-    write_checkpoint(tmp_path / "best.ckpt", checkpoint.detector, checkpoint)
-    return str(tmp_path / "best.ckpt")
-
-
 STORE = typestore_of("mcap")
 
 
 def packet_of(events: Events, number: int = 0, encoding: str = "mono", size_hw=(HEIGHT, WIDTH)) -> bytes:
     message = message_of(STORE, EVENT_PACKET, events, encoding, size_hw, number, ROS_OFFSET_US)
     return bytes(STORE.serialize_cdr(message, EVENT_PACKET))
-
-
-def wait_until(condition, seconds: float = 600.0) -> None:
-    until_s = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until_s, "the node does not answer"
-        time.sleep(0.005)
 
 
 def stamp_us(message) -> int:

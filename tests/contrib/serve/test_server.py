@@ -38,6 +38,7 @@ from rvtssm.readers.index import index_path
 from rvtssm.records import Events
 from rvtssm.system.files import cache_folder
 from tests.contrib.ros.bag_writer import DVS, message_of, typestore_of, write_bag, write_events
+from tests.waiting import wait_until
 
 HEIGHT, WIDTH = 48, 64
 LOCAL, SESSION = "http://127.0.0.1:8000", "ws://127.0.0.1:8000/session"
@@ -119,7 +120,7 @@ def test_a_page_that_never_reads_has_one_picture_waiting(weights, recordings):
         page.until(lambda page: page.results())
         run = page.session._run
         now_us = run.source.now_us
-        until(lambda: run.source.now_us > now_us + 200_000)  # it plays on, though nobody takes the pictures
+        wait_until(lambda: run.source.now_us > now_us + 200_000)  # it plays on, though nobody takes the pictures
         waiting = page.session.taken()
         assert sum(isinstance(part, bytes) for part in waiting) == 1 and len(waiting) < 10
         page.until(lambda page: len(page.results()) > 3)  # and the page goes on when it reads again
@@ -514,15 +515,8 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
             assert upload(content) == (200, "drive_td.dat")
             assert next_of(socket, "opened")["name"] == "drive_td.dat" and len(stored()) == 1
         assert client.post("/upload/other", content=content).status_code == 404
-        until(lambda: not stored())
+        wait_until(lambda: not stored())
     assert not killed.exists() and not index.exists()
-
-
-def until(is_done, seconds=600.0):
-    until_s = time.monotonic() + seconds
-    while not is_done():
-        assert time.monotonic() < until_s
-        time.sleep(0.02)
 
 
 def opened_uploads():
@@ -542,9 +536,9 @@ def test_an_upload_ends_with_its_page(address):
         sending = socket.create_connection((where.hostname, where.port))
         head = f"POST /upload/{name} HTTP/1.1\r\nHost: {where.netloc}\r\nContent-Length: 9000\r\n\r\n"
         sending.sendall(head.encode() + b"the rest never comes")
-        until(opened_uploads)
+        wait_until(opened_uploads)
     with sending:
-        until(lambda: not opened_uploads() and not stored())
+        wait_until(lambda: not opened_uploads() and not stored())
         assert b" 404 " in sending.recv(100)
 
 
@@ -611,15 +605,13 @@ def test_a_port_in_use_is_one_line_that_names_another(weights_file, capsys):
     assert f"port {port}: it is in use" in said and f"port={port + 1}, or port=0" in said
 
 
-def test_the_command_says_what_is_missing(tmp_path, monkeypatch, capsys):
+def test_the_command_says_what_is_missing(tmp_path, monkeypatch, refused):
     (tmp_path / "notes.txt").write_text("no events\n")
     for words, message in (
         (["checkpoint=a.ckpt", str(tmp_path / "notes.txt")], "it is text, but its lines are not events"),
         (["checkpoint=a.ckpt", f"recording={tmp_path}"], "holds no recording (.dat, .raw, .h5, .hdf5, "),
         (["checkpoint=a.ckpt", f"recording={tmp_path}/a.raw"], "a.raw: it is no file and no folder; name a file"),
     ):
-        assert cli.main(["serve", *words]) == 2
-        assert message in " ".join(capsys.readouterr().err.split())
+        assert message in refused("serve", *words)
     monkeypatch.setitem(sys.modules, "fastapi", None)
-    assert cli.main(["serve", "checkpoint=a.ckpt"]) == 2
-    assert "bash scripts/install.sh web" in " ".join(capsys.readouterr().err.split())
+    assert "bash scripts/install.sh web" in refused("serve", "checkpoint=a.ckpt")

@@ -185,7 +185,7 @@ def test_the_memory_of_a_chunk_is_measured_from_its_start(live_checkpoint, draw_
 
 
 @pytest.mark.parametrize("size", [(96, 128), None])
-def test_a_recording_of_any_sensor_is_audited(weights, draw_events, tmp_path, capsys, size):
+def test_a_recording_of_any_sensor_is_audited(weights, draw_events, tmp_path, printed_by, size):
     """By the size that the file names; where it names none, by that of the weights. It may be one of a dataset."""
     (tmp_path / "raw/test").mkdir(parents=True)
     recording = tmp_path / "raw/test/a_td.dat"
@@ -195,13 +195,12 @@ def test_a_recording_of_any_sensor_is_audited(weights, draw_events, tmp_path, ca
         recording.write_bytes(header.replace(b"% Height 48\n", b"") + rest)
         assert end
     source = f"recording={recording}" if size else f"dataset.raw_dir={tmp_path / 'raw'}"
-    assert cli.main(["audit", f"checkpoint={weights}", f"out={tmp_path / 'out'}", source, *SHORT, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(printed_by("audit", f"checkpoint={weights}", f"out={tmp_path / 'out'}", source, *SHORT, "--json"))
     assert told == json.loads((tmp_path / "out/audit.json").read_text())
     assert told["num_windows"] == 26 and str(recording) in told["input"]  # only the time that was asked for
 
 
-def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path, capsys):
+def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path, printed_by):
     (tmp_path / "test").mkdir()
     (tmp_path / "dataset.yaml").write_text("height: 96\nwidth: 128\nclasses: [vehicle]\n")
     events = draw_events(20_000, duration_us=3_000_000)
@@ -214,8 +213,7 @@ def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path,
         "dataset.repair=true",
         f"out={tmp_path / 'out'}",
     ]
-    assert cli.main(["audit", *words, *SHORT, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["num_windows"] == 26
+    assert json.loads(printed_by("audit", *words, *SHORT, "--json"))["num_windows"] == 26
 
 
 @pytest.mark.parametrize(
@@ -226,11 +224,10 @@ def test_a_recording_is_read_as_its_dataset_says(weights, draw_events, tmp_path,
         (["duration_s=0.5"], "but an audit of these weights needs 23; give a longer recording"),
     ],
 )
-def test_what_cannot_be_audited_is_one_line(weights, tmp_path, capsys, change, answer):
+def test_what_cannot_be_audited_is_one_line(weights, tmp_path, refused, change, answer):
     arguments = [f"checkpoint={weights}", f"out={tmp_path / 'out'}", *SHORT, *change]
     keys = {word.partition("=")[0]: word for word in arguments}
-    assert cli.main(["audit", *keys.values()]) == 2
-    lines = [line for line in capsys.readouterr().err.splitlines() if "━" not in line]
+    lines = [line for line in refused("audit", *keys.values()).splitlines() if "━" not in line]
     assert len(lines) == 1 and answer in lines[0]
     assert not (tmp_path / "out").exists()
 

@@ -366,7 +366,7 @@ def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, na
     ],
     ids=str,
 )
-def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, capsys):
+def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     mot(tmp_path / "gt.txt")
     (tmp_path / "words.txt").write_text("a,b,c\n")
@@ -374,7 +374,6 @@ def test_bad_input_is_one_line(change, answer, clip, tmp_path, monkeypatch, caps
     for number in range(2):
         cv2.imwrite(str(tmp_path / "low" / f"{number}.png"), np.zeros((15, 64, 3), np.uint8))
     values = {"video": str(clip), "fps": "20", "labels": "gt.txt", "out": "data", **change}
-    assert cli.main(["simulate", *(f"{key}={value}" for key, value in values.items() if value)]) == 2
-    said = capsys.readouterr().err.strip()
+    said = refused("simulate", *(f"{key}={value}" for key, value in values.items() if value)).strip()
     assert re.search(answer, said.splitlines()[-1]), said
     assert "Traceback" not in said
