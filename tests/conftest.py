@@ -6,7 +6,7 @@ import gc
 import multiprocessing
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
@@ -145,6 +145,17 @@ def printed_by(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return capsys.readouterr().out
 
     return run
+
+
+@pytest.fixture(scope="module")
+def without_pictures() -> Iterator[None]:
+    """Reports without plots, pictures and page, which take longest."""
+    from rvtssm.evaluation import evaluating, pages
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pages, "to_html", lambda *_: "")
+        patch.setattr(evaluating, "worst_pictures", lambda *_: [])
+        yield
 
 
 @pytest.fixture(scope="module")

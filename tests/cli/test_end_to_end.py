@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 import torch
 from event_examples import boxes_of, random_events, write_labelled
-from rvtssm.ssm.temporal_config import TemporalConfig
 from scored_rows import by_rate
 
 from rvtssm.cli import main as cli

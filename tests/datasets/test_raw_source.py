@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events
-from rvtssm.datasets.data_config import AugmentConfig, DataConfig, PreprocessConfig, SamplingConfig
 from test_datamodule import assert_all_equal
 from user_errors import raises
 

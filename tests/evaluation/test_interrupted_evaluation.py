@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from event_examples import boxes_of, random_events, write_labelled
-from rvtssm.models.model_config import ModelConfig, PostprocessConfig
 
 from rvtssm.datasets import DataConfig
 from rvtssm.evaluation import detector_run

@@ -13,7 +13,6 @@ from event_examples import boxes_of, random_events, write_labelled
 from live_examples import draw_events, live_checkpoint  # noqa: F401
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
-from rvtssm.models.model_config import PostprocessConfig
 
 from rvtssm.datasets import DataConfig, DatasetConfig, PreprocessConfig
 from rvtssm.datasets.custom import read_spec

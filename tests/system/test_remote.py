@@ -9,7 +9,6 @@ import fsspec
 import numpy as np
 import pytest
 from event_examples import SPEC, boxes_of, random_events, write_labelled
-from rvtssm.datasets.data_config import PreprocessConfig
 from user_errors import raises
 
 from rvtssm.datasets import PreprocessConfig

@@ -12,7 +12,6 @@ import rvtssm
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.cli import main as cli
 from rvtssm.detection.result_files import DETECTION_DTYPE, detection_objects
-from rvtssm.evaluation import pages
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.evaluation.scored_files import write_scored
@@ -20,11 +19,7 @@ from rvtssm.events.labels import write_boxes
 from tests.evaluation.test_coco import SPEC, random_recording
 
 NAMES = ("walk", "drive", "wait")
-
-
-@pytest.fixture(autouse=True)
-def without_page(monkeypatch):
-    monkeypatch.setattr(pages, "to_html", lambda *_: "")
+pytestmark = pytest.mark.usefixtures("without_pictures")
 
 
 @pytest.fixture(scope="module")

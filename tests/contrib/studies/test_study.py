@@ -18,7 +18,6 @@ from html_page import Page
 from scored_rows import by_rate
 from user_errors import raises
 
-from rvtssm.cli.main import main
 from rvtssm.contrib.studies import run_study as verb
 from rvtssm.contrib.studies import study, study_report
 from rvtssm.contrib.studies.grid import compose_study
@@ -226,39 +225,35 @@ TOY = (
 )
 
 
-def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, capsys):
-    command = ["study", "experiment=demo", *TOY, "seed=0,1", "window=slide,shrink", "hz=[20]"]
-    command += [f"out={tmp_path}"]
-    assert main(command) == 0
+@pytest.mark.usefixtures("without_pictures")
+def test_a_study_from_nothing_to_its_tables(tmp_path, monkeypatch, printed_by, refused):
+    monkeypatch.setattr(study_report, "figure_png", lambda figure: b"picture")
+    command = ["study", "experiment=demo", *TOY, "seed=0,1", "window=slide", "hz=[20]", f"out={tmp_path}"]
+    printed = printed_by(*command)
     found = (tmp_path / "study.json").read_bytes()
-    plain, printed = json.loads(found), capsys.readouterr().out
-    tables = printed[printed.rindex("window=slide") :]  # which are printed as well
-    assert "window=shrink" in tables and tables.count("│ as configured") == 2
-    assert max(map(len, tables[: tables.index("wrote ")].splitlines())) <= 80
-    assert [(line["row"], line["condition"], line["seeds"]) for line in plain["rows"]] == [
-        ("as configured", "window=slide", ["0", "1"]),
-        ("as configured", "window=shrink", ["0", "1"]),
-    ]
-    reports = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("seed=*/window=slide/evaluation.json"))]
-    assert [score["rates"] for score in plain["scores"] if score["condition"] == "window=slide"] == [
+    plain = json.loads(found)
+    tables = [line for line in printed.splitlines() if "│" in line]  # which are printed as well
+    assert any("│ as configured" in line for line in tables) and max(map(len, tables)) <= 80
+    assert [(line["row"], line["seeds"]) for line in plain["rows"]] == [("as configured", ["0", "1"])]
+    reports = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("seed=*/evaluation/evaluation.json"))]
+    assert [score["rates"] for score in plain["scores"]] == [
         {hz: {name: rate[name] for name in rate if name != "step_ms"} for hz, rate in by_rate(report).items()}
         for report in reports
     ]
     assert plain["rows"][0]["rates"]["20"]["interval"] is not None  # the same recordings in the draws of all seeds
     assert not (tmp_path / "prepared").exists()  # which trainings on raw recordings do not read
 
-    for name in ("train", "evaluate", "generate"):  # nothing is left to be done
-        monkeypatch.setattr(verb, name, None)
-    axes = {"seed": [0, 1], "window": ["slide", "shrink"]}
     settings = dict(word.split("=", 1) for word in TOY)
-    report = study(axes, settings, experiment="demo", hz=[20], out=str(tmp_path))  # the same from Python
+    with monkeypatch.context() as patch:
+        for name in ("train", "evaluate", "generate"):  # nothing is left to be done
+            patch.setattr(verb, name, None)
+        axes, given = {"seed": [0, 1]}, {"experiment": "demo", "window": "slide", "hz": [20]}
+        report = study(axes, settings, **given, out=str(tmp_path))  # the same from Python
     assert report.to_json() == plain and (tmp_path / "study.json").read_bytes() == found
-    monkeypatch.undo()
     _check_study_of_weights(tmp_path)
-    assert main([*command, "hz=[33]"]) == 2  # the first training would say nothing of it
-    assert "rvtssm study: seed=0/window=slide: evaluation.hz=33 Hz cannot be reached" in capsys.readouterr().err
-    assert main([*command, "training.steps=2"]) == 2  # another budget
-    assert "seed=0: " in capsys.readouterr().err
+    line = refused(*command, "hz=[33]")  # the first training would say nothing of it
+    assert line.startswith("rvtssm study: seed=0/evaluation: evaluation.hz=33 Hz cannot be reached")
+    assert "seed=0: " in refused(*command, "training.steps=2")  # another budget
 
 
 def _check_study_of_weights(folder):
@@ -267,12 +262,11 @@ def _check_study_of_weights(folder):
     settings = {"dataset": "synthetic", "dataset.raw_dir": str(folder / "raw"), "class_map": {}, "bootstrap": 50}
     settings |= {"data.workers": 0, "postprocess.min_score": 0, "postprocess.max_detections": 20}
     settings |= {"window": "slide", "hz": [20]}
-    report = study({"step_scale": [None, 1]}, settings, checkpoints=weights, out=str(folder / "of_weights"))
-    assert list(report.conditions) == ["step_scale=null", "step_scale=1"]
-    for rows in report.conditions.values():
-        assert [row.row for row in rows] == ["seed=0_best", "seed=1_best"]
-        assert rows[1].minus_the_first(20) is not None
-    again = json.loads((folder / "seed=0" / "window=slide" / "evaluation.json").read_text())
+    report = study(settings=settings, checkpoints=weights, out=str(folder / "of_weights"))
+    (rows,) = report.conditions.values()
+    assert [row.row for row in rows] == ["seed=0_best", "seed=1_best"]
+    assert rows[1].minus_the_first(20) is not None
+    again = json.loads((folder / "seed=0" / "evaluation" / "evaluation.json").read_text())
     assert report.to_json()["scores"][0]["rates"]["20"]["AP"] == by_rate(again)["20"]["AP"]
     with pytest.raises(UserError) as refused:
         study(settings={**settings, "class_map": {"boat": "car"}}, checkpoints=weights, out=str(folder / "other"))
