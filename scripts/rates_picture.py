@@ -1,8 +1,9 @@
 """Draw the moving picture of the README: boxes on events in slow motion while the rate goes from 20 to 200 Hz.
 
-    cd outputs/demo  # which `rvtssm demo` made
-    python ../../scripts/rates_picture.py checkpoints/best.ckpt raw/test/test_0003_td.dat rates.gif --start-s 1
+    python scripts/rates_picture.py CHECKPOINT RECORDING rates.gif --start-s 3.2
 
+CHECKPOINT is selective S5 with seed 1 of `configs/experiment/drive_study.yaml`, RECORDING is test/test_0018_td.dat of
+`experiment=rate_drives`. With the best.ckpt and the recordings of `rvtssm demo`, it draws the street of the demo.
 The detector keeps its state when the rate changes. Windows slide: each has the length of those in the training.
 """
 
