@@ -123,9 +123,9 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """A function: the words of a command that must be refused -> the one line that says why."""
     from rvtssm.cli.main import main
 
-    def run(*words: str) -> str:
+    def run(*words: object) -> str:
         capsys.readouterr()
-        assert main([*words]) == 2
+        assert main([*map(str, words)]) == 2
         printed = capsys.readouterr()
         assert "Traceback" not in printed.out + printed.err
         (line,) = (line for line in printed.err.splitlines() if line and "━" not in line)
@@ -139,9 +139,9 @@ def printed_by(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """A function: the words of a command that must succeed -> what it prints."""
     from rvtssm.cli.main import main
 
-    def run(*words: str) -> str:
+    def run(*words: object) -> str:
         capsys.readouterr()
-        assert main([*words]) == 0
+        assert main([*map(str, words)]) == 0
         return capsys.readouterr().out
 
     return run

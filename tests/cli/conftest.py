@@ -7,6 +7,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from live_examples import live_checkpoint  # noqa: F401
 
 from rvtssm.cli.verbs import verbs
 

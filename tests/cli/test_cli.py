@@ -21,7 +21,7 @@ from rvtssm.cli.help import keys_of
 from rvtssm.cli.verbs import verbs
 from rvtssm.contrib.studies.grid import compose_study
 from rvtssm.datasets import DATASETS
-from rvtssm.models import MODEL_SIZES, ModelConfig
+from rvtssm.models import MODEL_SIZES
 from rvtssm.models.checkpoint import load_file, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.readers.dat import write_dat
@@ -401,28 +401,14 @@ def test_paths_are_taken_as_they_stand(tmp_path, capsys, monkeypatch, name):
     assert Path(f"{name}/{raw.name}.png").is_file()
 
 
-def test_a_folder_without_recordings_is_named(tmp_path, refused):
-    for split in ("train", "val", "test"):
-        (tmp_path / split).mkdir()
-    where = (f"dataset.raw_dir={tmp_path}", f"dataset.prepared_dir={tmp_path / 'out'}")
-    assert f"{tmp_path}: it holds no recordings in train, val, test" in refused("preprocess", "dataset=gen1", *where)
-    assert "holds no prepared recording" in refused("train", "dataset=gen1", f"dataset.prepared_dir={tmp_path}")
-
-
 # weights
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory) -> Path:
+def weights(tmp_path_factory, live_checkpoint) -> Path:
     """A checkpoint of an untrained detector for the synthetic dataset."""
-    meta = CheckpointMeta(
-        DATASETS["synthetic"],
-        ModelConfig(size="custom", embed_dim=8, head_dim=8, fpn_blocks=1),
-        TemporalConfig(),
-        WindowSettings(50_000, None, "exact", 10, 10),
-    )
-    path = tmp_path_factory.mktemp("weights") / "weights.ckpt"
-    write_checkpoint(path, meta.build(), meta)
+    path, trained = tmp_path_factory.mktemp("weights") / "weights.ckpt", live_checkpoint()
+    write_checkpoint(path, trained.detector, replace(trained, spec=DATASETS["synthetic"]))
     return path
 
 
@@ -461,17 +447,6 @@ def test_weights_are_not_evaluated_on_another_sensor(refused, tmp_path, weights)
         assert "was trained on frames of 160 x 120 pixels, not 160 x 64 pixels; fine-tune it" in answer
     assert "training.class_map" not in answer and "the dataset synthetic" not in answer
     assert "score it as it is with 'evaluation.class_map={}'" in answer
-
-
-def test_an_evaluation_needs_labelled_recordings(refused, tmp_path, weights):
-    where = f"dataset.raw_dir={tmp_path}"
-    assert f"{tmp_path / 'test'} does not exist" in refused("evaluate", f"checkpoint={weights}", where)
-    (tmp_path / "test").mkdir()
-    assert "holds no recording that ends in _td.dat" in refused("evaluate", f"checkpoint={weights}", where)
-    path = write_recording(tmp_path / "test", "a", height=120, width=160)  # the sensor of the weights
-    path.with_name("a_bbox.npy").unlink()
-    assert "no labels" in refused("evaluate", f"checkpoint={weights}", where)
-    assert "dataset.raw_dir" in refused("evaluate", f"checkpoint={weights}", "source=raw")
 
 
 def test_a_terminal_that_lacks_a_letter_does_not_fail_a_command(tmp_path, run_afresh):

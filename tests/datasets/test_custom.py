@@ -315,14 +315,6 @@ def test_the_coco_file_in_the_readme_is_read(tmp_path):
     assert boxes["t"].tolist() == [200_000, 250_000] and boxes["x"].tolist() == [120.5, 122]
 
 
-def test_the_dataset_that_the_readme_describes_can_have_a_name(pedro, tmp_path, monkeypatch):
-    (description,) = blocks("Your own recordings", "yaml")
-    (tmp_path / "pedro.yaml").write_text(description)
-    monkeypatch.setitem(datasets.DATASETS, "pedro", custom.read_record(tmp_path / "pedro.yaml", "pedro"))
-    config = DatasetConfig("pedro", str(pedro), str(tmp_path / "prepared"))
-    assert prepared_boxes(build_spec(config), config, pedro) == [[49, 103, 96, 156]] * 2
-
-
 def test_folders_below_a_description_and_links_there_are_followed(tmp_path):
     write_tree(tmp_path / "elsewhere")
     (tmp_path / "data").mkdir()

@@ -248,6 +248,12 @@ def test_a_rate_that_labels_do_not_allow_is_refused(refused, asked, answer):
     assert re.search(answer, refused(hz=asked))
 
 
+def test_the_rate_is_that_of_the_steps_between_labels(refused, tmp_path):
+    """Before the first label the steps have any length, which must not hide the others."""
+    raw = write_recording(tmp_path / "raw", labels_us=850_000 + 50_000 * np.arange(5))
+    assert "which makes it 40 Hz" in refused(raw_dir=raw, hz=[30])
+
+
 def test_the_rate_of_training_is_run_where_labels_do_not_allow_it_and_carries_its_true_name(weights, tmp_path):
     """Labels 125 ms apart make two steps at 20 Hz, in prepared recordings as well."""
     raw = write_recording(tmp_path / "raw", 125_000 * np.arange(2, 9))
@@ -271,11 +277,6 @@ def test_on_the_free_grid_every_rate_is_exact_and_labels_are_scored_at_the_next_
     late = scored[0].detections  # at 5 Hz four labels share a window, and so its detections
     same = np.diff(scored[0].labels.window_index) == 0
     assert same.any() and [np.array_equal(one.score, other.score) for one, other in pairwise(late)] == same.tolist()
-
-
-def test_prepared_recordings_have_no_free_grid(refused, prepared):
-    answer = refused(prepared_dir=prepared, grid="free")
-    assert "evaluation.grid=free: windows of prepared recordings end at the labels" in answer and "source=raw" in answer
 
 
 STREAMING = {"streaming": True, "time_shifts_ms": []}
@@ -336,12 +337,6 @@ def test_memory_is_taken_away_at_the_true_rate_of_training_and_its_latency(weigh
     calls.clear()
     evaluated(weights, tmp_path / "two", **same, hz=[40], latency_ms=30, **STREAMING)
     assert calls == [(40, 30, False), (20, 30, True), (40, [])]
-
-
-def test_the_rate_is_that_of_the_steps_between_labels(refused, tmp_path):
-    """Before the first label the steps have any length, which must not hide the others."""
-    raw = write_recording(tmp_path / "raw", labels_us=850_000 + 50_000 * np.arange(5))
-    assert "which makes it 40 Hz" in refused(raw_dir=raw, hz=[30])
 
 
 def test_a_late_detector_counts_all_events_since_the_window_it_took_before(weights, raw, tmp_path, batches_run):
@@ -468,9 +463,16 @@ def test_settings_of_streaming_that_cannot_be_are_refused(refused, settings, ans
     assert answer in refused(**settings)
 
 
-def test_prepared_recordings_cannot_skip_windows_but_can_queue(refused, prepared):
-    assert "the latency is measured on raw recordings" in refused(prepared_dir=prepared, streaming=True)
-    assert "evaluation.when_late=queue" in refused(prepared_dir=prepared, streaming=True, latency_ms=70)
+@pytest.mark.parametrize(
+    ("settings", "answer"),
+    [
+        ({"grid": "free"}, "source=raw"),
+        ({"streaming": True}, "the latency is measured on raw recordings"),
+        ({"streaming": True, "latency_ms": 70}, "evaluation.when_late=queue"),
+    ],
+)
+def test_what_prepared_recordings_do_not_allow_is_refused(refused, prepared, settings, answer):
+    assert answer in refused(prepared_dir=prepared, **settings)
 
 
 # converted weights, scored as the public code scores them

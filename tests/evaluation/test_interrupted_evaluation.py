@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,8 @@ from rvtssm.datasets import DataConfig
 from rvtssm.evaluation import detector_run
 from rvtssm.evaluation.detector_run import detector_processes, stream
 from rvtssm.evaluation.evaluating import evaluate
-from rvtssm.models import ModelConfig, PostprocessConfig
+from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
-from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.records import WindowSettings
-from rvtssm.ssm import TemporalConfig
 from tests.evaluation.test_evaluate import SPEC
 
 NUM_RECORDINGS = 3
@@ -33,17 +31,15 @@ SETTINGS = {
 
 
 @pytest.fixture(scope="module")
-def weights(tmp_path_factory) -> Path:
+def weights(tmp_path_factory, live_checkpoint) -> Path:
     """Weights, and recordings of different lengths and contents, to which the weights lead."""
     folder = tmp_path_factory.mktemp("evaluated")
     for number in range(NUM_RECORDINGS):
         events = random_events(2_000, number, 590_000 + 200_000 * number, 10_000)
         boxes = boxes_of(*((500_000 + 50_000 * label, 2, 3, 20, 25) for label in range(4)), still_us=-1)
         write_labelled(folder / "raw/test", f"{number}", events, boxes)
-    model = ModelConfig(size="custom", embed_dim=8, head_dim=8, num_blocks=(0, 0, 0, 1), fpn_blocks=0)
-    settings = WindowSettings(50_000, None, "exact", 10, 10)
-    meta = CheckpointMeta(SPEC, model, TemporalConfig(), settings, str(folder / "raw"))
-    write_checkpoint(folder / "model.ckpt", meta.build(), meta)
+    trained = replace(live_checkpoint(num_blocks=(0, 0, 0, 1)), spec=SPEC, raw_dir=str(folder / "raw"))
+    write_checkpoint(folder / "model.ckpt", trained.detector, trained)
     return folder / "model.ckpt"
 
 

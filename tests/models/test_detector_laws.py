@@ -10,6 +10,7 @@ from rvtssm.models.contracts import concatenate
 from rvtssm.models.detector import parameters_by_room, set_precision
 from rvtssm.models.parts import BACKBONES, heads
 from rvtssm.models.streams import map_state
+from tests.closeness import assert_near
 
 # one layer of each kind of state: per feature, shared, real, and two at once. The laws of all layers are in tests/ssm.
 KINDS_OF_STATE = ("s4d", "s5", "s7", "lstm")
@@ -39,12 +40,6 @@ def leaves(state) -> list[Tensor]:
     if isinstance(state, Tensor):
         return [state]
     return [leaf for part in state for leaf in leaves(part)]
-
-
-def assert_near(found: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> None:
-    """Equal up to `tolerance` of the largest value."""
-    assert found.shape == wanted.shape
-    assert (found - wanted).abs().max() <= tolerance * wanted.abs().max().clamp(min=1e-6)
 
 
 def assert_same_states(found, wanted) -> None:

@@ -13,6 +13,7 @@ from rvtssm.models import ModelConfig, attention
 from rvtssm.models.attention import WRITTEN_OUT, PartitionAttention, ScaledLinear, SelfAttention, attend
 from rvtssm.models.rvt import SPATIAL_MIXERS
 from rvtssm.models.ssm2d import SSM2D, RealSSM2D
+from tests.closeness import assert_near
 
 every_mixer = pytest.mark.parametrize("mixer", SPATIAL_MIXERS)
 DIM, PARTITION = 8, (2, 3)
@@ -27,10 +28,6 @@ def build(mixer: str, **changes) -> torch.nn.Module:
 
 def draw(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def assert_near(found: Tensor, wanted: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(found, wanted, rtol=0, atol=tolerance * float(wanted.detach().abs().max()))
 
 
 @every_mixer

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from live_examples import draw_events, live_checkpoint  # noqa: F401
 from scored_rows import by_rate
 from user_errors import raises
@@ -21,7 +20,6 @@ from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system.extras import import_plugins
-from rvtssm.system.user_error import UserError
 
 HERE = Path(__file__).parent
 FILES = sorted(path for path in HERE.glob("*.py") if not path.stem.startswith("test_"))
@@ -90,21 +88,6 @@ def test_parts_from_outside_train_evaluate_stream_and_are_exported(raw, tmp_path
         lines = [json.loads(line) for line in (out / "detections.jsonl").read_text().splitlines()]
         found.append([box["score"] for line in lines for box in line["detections"]])
     assert found[0] and found[0] == pytest.approx(found[1], abs=1e-4)
-
-
-def test_the_layer_of_the_page_keeps_the_contract():
-    import_plugins([str(HERE / "leaky_layer.py")])
-    layer = build_temporal_layer(TemporalConfig(name="leaky"), 8)
-    x, scale = torch.randn(5, 6, 8), torch.rand(5, 3) + 0.1  # three groups of two sequences
-    whole, end = layer(x, None, scale)
-    head, state = layer(x[:2], layer.init_state(6), scale[:2])
-    tail, after = layer(x[2:], state, scale[2:])
-    torch.testing.assert_close((torch.cat([head, tail]), after), (whole, end))
-    torch.testing.assert_close(layer(x[:, 2:4], None, scale[:, 1:2])[0], whole[:, 2:4])
-    torch.testing.assert_close(layer(x, None, torch.full((1, 3), 0.5)), layer(x, None, 0.5))
-    for wrong in ((x[..., :7],), (x, layer.init_state(5)), (x, None, scale[:, :2].repeat(1, 2)), (x.double(),)):
-        with pytest.raises(UserError):
-            layer(*wrong)
 
 
 @pytest.mark.parametrize(

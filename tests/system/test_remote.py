@@ -127,5 +127,4 @@ def test_nothing_is_written_to_a_url(tmp_path, refused):
     with raises("setting.form"):
         preprocess_dataset(SPEC, tmp_path, "s3://bucket/out", SETTINGS, CONFIG, progress=False)
     out = "dataset.prepared_dir=s3://bucket/out"
-    line = refused("preprocess", "dataset=synthetic", f"dataset.raw_dir={tmp_path}", out)
-    assert f"{out}; this is a URL" in line
+    assert f"{out}; this is a URL" in refused("preprocess", "dataset=synthetic", f"dataset.raw_dir={tmp_path}", out)

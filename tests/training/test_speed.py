@@ -21,6 +21,7 @@ from rvtssm.training import OptimConfig, loop
 from rvtssm.training.checkpoints import last_checkpoint
 from rvtssm.training.optim import build_optimizer
 from rvtssm.training.trainer import check_compiler, choose_precision, speed_up
+from tests.closeness import assert_near
 from tests.training.test_module import build_module, draw_counts, make_batch
 
 L, B = 2, 2
@@ -46,11 +47,6 @@ def losses_and_gradients(detector: Detector) -> tuple[Tensor, Tensor, dict[str, 
     loss.backward()
     gradients = {name: weight.grad for name, weight in detector.named_parameters() if weight.grad is not None}
     return predictions.rows.detach(), loss.detach(), gradients
-
-
-def assert_near(found: Tensor, wanted: Tensor, tolerance: float, what: str = "") -> None:
-    assert found.shape == wanted.shape
-    assert (found - wanted).abs().max() <= tolerance * wanted.abs().max().clamp(min=1e-6), what
 
 
 def assert_same_step(found, wanted, tolerance: float) -> None:
