@@ -39,8 +39,8 @@ from rvtssm.models import ModelConfig, attention
 from rvtssm.models.detector import build_detector
 from rvtssm.ssm import TemporalConfig
 from rvtssm.system.files import configs_dir
-from rvtssm.training.memory import probe_step
 from rvtssm.training.optim import peak_learning_rate
+from rvtssm.training.preflight import probe_step
 
 # Dense products per second in 16 and in 32 bits, bytes of memory per second; from the data sheets of the SXM modules.
 GPUS = {"A100": (312e12, 19.5e12, 2.04e12), "H100": (989e12, 67e12, 3.35e12)}

@@ -16,7 +16,7 @@ import numpy as np
 from rvtssm.cli.main import compose
 from rvtssm.contrib.worlds.simulate import simulate
 from rvtssm.contrib.worlds.video import picture_files
-from rvtssm.drawing.image_files import write_png
+from rvtssm.drawing import write_png
 
 MOVING = 255  # the value of moving objects in the masks of CDnet; 170 is their blurred edge
 FEWEST_PX = 40  # of a component of a mask that is an object

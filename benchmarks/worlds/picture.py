@@ -14,7 +14,7 @@ from rvtssm.contrib.worlds.rendered.assets import read_assets
 from rvtssm.contrib.worlds.rendered.scene_building import build_scene
 from rvtssm.contrib.worlds.rendered.scene_kinds import CAR, KINDS
 from rvtssm.contrib.worlds.worlds_config import WorldConfig
-from rvtssm.drawing.image_files import write_png
+from rvtssm.drawing import write_png
 from rvtssm.events.labels import Boxes
 from rvtssm.records import Events
 

@@ -303,7 +303,7 @@ def tree_figure(inspection: TreeInspection) -> Any:
     labels, recordings = figure.subplots(2, gridspec_kw=MARGINS)
     below = np.zeros(len(inspection.splits) * len(inspection.class_names))
     ticks = [f"{name}\n{split}" for split in inspection.splits for name in inspection.class_names]
-    tables = np.concatenate([np.zeros((0, len(SIZES))), *(inspection.labels(split) for split in inspection.splits)])
+    tables = np.concatenate([np.zeros((0, len(SIZES))), *map(inspection.labels, inspection.splits)])
     # Above: boxes by class and split, stacked by size.
     for i, size in enumerate(SIZES):
         labels.bar(np.arange(len(ticks)), tables[:, i], bottom=below, label=size, color=_SIZE_COLOURS[i])

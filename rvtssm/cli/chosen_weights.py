@@ -49,12 +49,9 @@ def weights_to_detect(config: Config) -> tuple[Config, LoadedCheckpoint]:
         asked = build_spec(config.dataset).class_names
         known = checkpoint.spec.class_names
         if asked != known:
-            raise UserError(
-                "weights.other_classes",
-                name=config.checkpoint,
-                found=f"it knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}",
-                advice="leave out dataset to predict the classes of the weights",
-            )
+            found = f"it knows {', '.join(known)}; {config.dataset.name} has {', '.join(asked)}"
+            advice = "leave out dataset to predict the classes of the weights"
+            raise UserError("weights.other_classes", name=config.checkpoint, found=found, advice=advice)
     return config, checkpoint
 
 

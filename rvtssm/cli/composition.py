@@ -53,7 +53,7 @@ def compose(words: Sequence[str], verb: str = "") -> Config:
     paths, others = split_paths(words, verb)
     # A run that goes on has its own words; what is typed wins over them.
     if verb == "train" and paths.get("resume") == "auto":
-        from rvtssm.cli.run_files import words_of_run
+        from rvtssm.cli.words import words_of_run
 
         paths, others = split_paths([*words_of_run(Path(paths.get("out") or "outputs/train"), verb), *words], verb)
     # The only composition.
@@ -148,7 +148,7 @@ def _plain(value: Any) -> Any:
 def _literal(value: Any) -> Any:
     """Return a path, or a list of them, in which OmegaConf reads no `${`."""
     if isinstance(value, list):
-        return [_literal(part) for part in value]
+        return [*map(_literal, value)]
     return value and re.sub(r"(\\*)\$\{", lambda match: 2 * match[1] + r"\${", value)
 
 
@@ -212,7 +212,7 @@ def _paths(key: str, value: str, is_list: bool) -> Any:
     if not isinstance(listed, list) or not all(isinstance(path, str) for path in listed):
         needed = "a list of paths is written [a,b]; a path with a comma or a bracket needs quotes in it"
         raise UserError("setting.form", name=key, found=value, needed=needed)
-    return [_from_home(path) for path in listed]
+    return [*map(_from_home, listed)]
 
 
 def _from_home(path: str) -> str:

@@ -61,7 +61,7 @@ def _device() -> str:
     torch = importlib.import_module("torch")
     if not torch.cuda.is_available():
         return f"CPU with {os.cpu_count()} cores; PyTorch finds no GPU"
-    return ", ".join(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))
+    return ", ".join(map(torch.cuda.get_device_name, range(torch.cuda.device_count())))
 
 
 def _forward_pass() -> str:
@@ -130,7 +130,7 @@ def _video() -> str:
     import av
     import numpy as np
 
-    from rvtssm.drawing.image_files import open_video
+    from rvtssm.drawing import open_video
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "video.mp4"

@@ -9,7 +9,7 @@ from rvtssm.cli.chosen_weights import precision_in_words, say_windows, weights_f
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import announce, console, say, say_replaced, say_written
 from rvtssm.cli.inputs import default_out, weights_label, writable
-from rvtssm.cli.run_files import run_files, unlike_others
+from rvtssm.cli.words import run_files, unlike_others
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluating import evaluate_run, prepare
@@ -69,19 +69,11 @@ def _compare(config: Config, out: Path) -> list[EvaluationReport]:
     # Which weights, and that they are there.
     paths = config.evaluation.checkpoints
     if not paths or config.checkpoint:
-        raise UserError(
-            "setting.conflict",
-            name="evaluation.checkpoints",
-            found=paths,
-            advice="give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both",
-        )
+        advice = "give checkpoint=FILE, or evaluation.checkpoints=[FILE,FILE] with at least one, and not both"
+        raise UserError("setting.conflict", name="evaluation.checkpoints", found=paths, advice=advice)
     if missing := [path for path in paths if not Path(local_weights(path)).is_file()]:
-        raise UserError(
-            "file.missing",
-            name="evaluation.checkpoints",
-            found=f"there is no checkpoint at {missing[0]}",
-            advice="give existing files",
-        )
+        found = f"there is no checkpoint at {missing[0]}"
+        raise UserError("file.missing", name="evaluation.checkpoints", found=found, advice="give existing files")
     # Everything is read and checked before hours of work.
     configs = {path: with_chosen_precision(replace(config, checkpoint=path)) for path in paths}
     read = {path: weights_file(one).read_with_digest() for path, one in configs.items()}

@@ -30,14 +30,12 @@ def export(config: Config) -> None:
     # Weights without a graph have no size of frames and need no comparison.
     if out.suffix == SAFETENSORS and SAFETENSORS in precision.suffixes:
         if options.height or options.width or options.nms:
-            raise UserError(
-                "setting.conflict",
-                name="out",
-                found=out.name,
-                needed="it holds weights, which take frames of any size and are no program, so height, width and nms "
-                "have no effect",
-                advice=f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}",
+            needed = (
+                "it holds weights, which take frames of any size and are no program, so height, width and nms "
+                "have no effect"
             )
+            advice = f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}"
+            raise UserError("setting.conflict", name="out", found=out.name, needed=needed, advice=advice)
         write_weights(_read(config), writable(out.parent) / out.name, options.precision)
         say(f"wrote {out}: {out.stat().st_size / 1e6:.1f} MB of weights, which every verb takes as a checkpoint")
         return

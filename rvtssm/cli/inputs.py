@@ -142,12 +142,9 @@ def check_weights_or_dataset(config: Config) -> None:
     names = ("dataset", "model", "temporal", "windows")
     usual = Config()
     if unread := [name for name in names if getattr(config, name) != getattr(usual, name)]:
-        raise UserError(
-            "setting.conflict",
-            name=", ".join(unread),
-            needed=f"info describes {config.checkpoint} with the settings that the weights have",
-            advice="leave these settings out, or the weights",
-        )
+        needed = f"info describes {config.checkpoint} with the settings that the weights have"
+        advice = "leave these settings out, or the weights"
+        raise UserError("setting.conflict", name=", ".join(unread), needed=needed, advice=advice)
 
 
 def check_evaluation(config: Config) -> None:

@@ -6,6 +6,7 @@ from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from rvtssm.checks import verify_dataset
 from rvtssm.checks.inspect_dataset import (
     TreeInspection,
     inspect_prepared,
@@ -15,7 +16,6 @@ from rvtssm.checks.inspect_dataset import (
     tree_figure,
 )
 from rvtssm.checks.inspect_recording import RecordingInspection, inspect_recording, recording_figure
-from rvtssm.checks.verification import verify_dataset
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say, say_error
 from rvtssm.cli.inputs import needed
@@ -23,10 +23,9 @@ from rvtssm.cli.inspect_output import print_tree, recording_table
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, with_described
 from rvtssm.datasets.custom import FILE, options_above
 from rvtssm.datasets.tree import find_event_files
-from rvtssm.drawing.image_files import figure_png
-from rvtssm.readers import open_recording, open_with
+from rvtssm.drawing import figure_png
+from rvtssm.readers import index_of, open_recording, open_with, split_part
 from rvtssm.readers.header import UNSAID_SIZE, UnknownSensorSize
-from rvtssm.readers.table import index_of, split_part
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.files import did_you_mean
@@ -78,12 +77,8 @@ def _existing(where: str) -> tuple[Path, str | None]:
     if path.suffix in (".ckpt", ".safetensors", ".onnx", ".pt2"):
         raise UserError("file.kind", name=path, found="it is a checkpoint", advice=f"`rvtssm info {path}` describes it")
     if not path.exists():
-        raise UserError(
-            "file.missing",
-            name=path,
-            found="it does not exist",
-            advice=did_you_mean(path).strip("; ") or "give a recording, a prepared file or a folder of splits",
-        )
+        advice = did_you_mean(path).strip("; ") or "give a recording, a prepared file or a folder of splits"
+        raise UserError("file.missing", name=path, found="it does not exist", advice=advice)
     return path, topic
 
 
@@ -136,12 +131,8 @@ def _inspect_fully(config: Config, as_json: bool) -> int:
         else:
             dataset = with_recognised(dataset, path)
     if not dataset.raw_dir and not dataset.prepared_dir:
-        raise UserError(
-            "setting.needs",
-            name="full",
-            found="true",
-            needed="rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared",
-        )
+        needed = "rvtssm inspect DIR full=true needs the folder of a dataset, raw or prepared"
+        raise UserError("setting.needs", name="full", found="true", needed=needed)
     # The same plan as in `preprocess`, compared with what is on disk.
     options = replace(config.preprocess, overwrite=False)
     spec = build_spec(dataset)

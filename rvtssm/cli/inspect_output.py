@@ -16,8 +16,8 @@ from rvtssm.checks.inspect_dataset import SIZES, TreeInspection
 from rvtssm.checks.inspect_recording import RecordingInspection
 from rvtssm.cli.console import console, say
 from rvtssm.datasets.tree import RawRecording, find_recordings
+from rvtssm.drawing import to_png
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, strip_of
-from rvtssm.drawing.image_files import to_png
 from rvtssm.events.label_rules import with_class_indices
 from rvtssm.events.labels import find_nothing
 from rvtssm.readers import open_with

@@ -145,7 +145,7 @@ def _show(config: Config, verb: Verb) -> None:
     from omegaconf import OmegaConf
 
     if "optim" in verb.reads:  # which train a detector
-        from rvtssm.models.parts import with_all_options
+        from rvtssm.models.detector import with_all_options
 
         config = replace(config, model=with_all_options(config.model))
     shown = OmegaConf.masked_copy(OmegaConf.structured(config), [*verb.reads, *verb.keys, "plugins"])

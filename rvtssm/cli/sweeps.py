@@ -16,9 +16,8 @@ from rvtssm.cli import composition
 from rvtssm.cli.composition import compose, is_path, settings_class
 from rvtssm.cli.config import register_schema
 from rvtssm.cli.inputs import check_inputs
-from rvtssm.cli.run_files import unlike_others
 from rvtssm.cli.verbs import GROUPS, named, verbs
-from rvtssm.cli.words import quoted
+from rvtssm.cli.words import quoted, unlike_others
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import configs_dir
 from rvtssm.system.user_error import UserError

@@ -14,8 +14,7 @@ from rich.table import Table
 from rvtssm.cli.config import Config
 from rvtssm.cli.console import console, say
 from rvtssm.cli.inputs import check_training
-from rvtssm.cli.run_files import run_files
-from rvtssm.cli.words import DetectorSettings, pasted, settings_of
+from rvtssm.cli.words import DetectorSettings, pasted, run_files, settings_of
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.transfer import CLASS_MAP_FORM, NO_CLASS, Transferred, TransferSource
 from rvtssm.system.output_folder import result_set
@@ -93,7 +92,7 @@ def report_transfer(start: Start, out: Path) -> None:
     ):
         writer = csv.writer(text)
         writer.writerow(("tensor", "part", "outcome", "reason"))
-        writer.writerows(astuple(row) for row in report)
+        writer.writerows(map(astuple, report))
 
 
 def _words_of_new(source: TransferSource, meta: CheckpointMeta, report: Sequence[Transferred]) -> list[str]:

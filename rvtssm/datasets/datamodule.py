@@ -176,7 +176,7 @@ class SequenceDataModule:
         sequences: list[FrameSequence] = []
         for kind in kinds:
             sequences += split.sequences(kind, has_pseudo_labels=self.has_pseudo_labels)
-        return sequences, [kinds.index(windows) for windows in random], list(map(kinds.index, stream))
+        return sequences, [*map(kinds.index, random)], list(map(kinds.index, stream))
 
     def train_dataloader(self) -> ResumableLoader:
         sequences, random_kinds, stream_kinds = self.sequences_to_draw()

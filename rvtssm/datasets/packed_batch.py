@@ -118,7 +118,7 @@ def scatter_frames(packed: PackedEvents, device: torch.device) -> Tensor:
     num_pixels = height * width
     num_bins = packed.settings.num_bins
     frames = torch.empty(packed.shape, dtype=torch.uint8, device=device)
-    cells, ranges, places = (torch.as_tensor(part) for part in (packed.cells, packed.ranges, packed.places))
+    cells, ranges, places = map(torch.as_tensor, (packed.cells, packed.ranges, packed.places))
     cells = on_device(cells, device)
     steps = places // num_streams
     for step in range(num_steps):

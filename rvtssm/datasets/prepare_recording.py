@@ -175,7 +175,7 @@ def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[li
     counter = sequence.counter()
     compressor = FrameCompressor(math.prod(sequence.frame_shape))
     for _, frames in count_as_they_close(blocks, sequence.windows, counter, _FRAMES_AT_ONCE):
-        yield [compressor.compress(frame) for frame in frames]
+        yield [*map(compressor.compress, frames)]
 
 
 def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: bool = False) -> bool:

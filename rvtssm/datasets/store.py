@@ -287,7 +287,7 @@ def _rvt_histograms_dir(folder: Path) -> tuple[Path, int, int]:
     if not name or (len(choices) > 1 and name != _RVT_PUBLISHED):
         needed = f"one folder of histograms, such as {_RVT_PUBLISHED}"
         raise UserError("file.ambiguous", name=folder, found=f"holds {sorted(choices)}", needed=needed)
-    length_ms, num_bins = (int(number) for number in re.findall(r"=(\d+)", name))
+    length_ms, num_bins = map(int, re.findall(r"=(\d+)", name))
     return choices[name], length_ms * 1000, num_bins
 
 

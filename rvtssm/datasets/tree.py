@@ -17,9 +17,8 @@ import numpy as np
 from rvtssm.events.label_files import LABEL_SUFFIXES, LabelFiles, is_shared
 from rvtssm.events.label_names import LabelNames
 from rvtssm.events.labels import BOX_DTYPE, Boxes
-from rvtssm.readers import open_with
+from rvtssm.readers import event_suffixes, open_with
 from rvtssm.readers.csv_text import is_event_text
-from rvtssm.readers.table import event_suffixes
 from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.files import check_name

@@ -127,10 +127,6 @@ def parse_tiles(text: str | None) -> tuple[int, int]:
     """
     match = re.fullmatch(r"([1-8])x([1-8])", "1x1" if text is None else str(text))
     if match is None:
-        raise UserError(
-            "setting.form",
-            name="detection.tiles",
-            found=text,
-            needed="give two numbers from 1 to 8, across and down, such as 2x2",
-        )
+        needed = "give two numbers from 1 to 8, across and down, such as 2x2"
+        raise UserError("setting.form", name="detection.tiles", found=text, needed=needed)
     return int(match[1]), int(match[2])

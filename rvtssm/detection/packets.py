@@ -248,7 +248,7 @@ def _as_one(packets: list[_Packet]) -> Iterator[_Packet]:
         yield packets[0]
         return
     by_column = zip(*(columns for columns, _ in packets), strict=True)
-    columns = [np.concatenate(parts) for parts in by_column]
+    columns = [*map(np.concatenate, by_column)]
     untils_us = [until_us for _, until_us in packets if until_us is not None]
     yield columns, max(untils_us, default=None)
 

@@ -247,7 +247,7 @@ def open_coco_results(path: Path, context: ResultContext) -> Iterator[Write]:
 
         def append(result: WindowResult) -> None:
             nonlocal separator
-            boxes = [json.dumps(box) for box in coco_results(result.detections, context.spec)]
+            boxes = [*map(json.dumps, coco_results(result.detections, context.spec))]
             if boxes:
                 results.add((separator + ",\n".join(boxes)).encode())
                 separator = ",\n"

@@ -13,13 +13,12 @@ from rvtssm.datasets.tree import find_event_files
 from rvtssm.detection.event_camera import CAMERA, open_camera
 from rvtssm.detection.packets import SOCKET, connected_to, piped_events
 from rvtssm.drawing.pictures import Images, dsec_images
-from rvtssm.readers import ReadFaults, Recording, open_with, usual_sensor
+from rvtssm.readers import ReadFaults, Recording, event_suffixes, index_of, open_with, split_part, usual_sensor
 from rvtssm.readers.event_checks import gated
 from rvtssm.readers.faults import are_multiples, warn_of_unit
 from rvtssm.readers.gate import Gate
 from rvtssm.readers.header import UnknownSensorSize
 from rvtssm.readers.source import EventSource
-from rvtssm.readers.table import event_suffixes, index_of, split_part
 from rvtssm.records import Events, ReadOptions
 from rvtssm.system.files import did_you_mean
 from rvtssm.system.remote import is_url, local_path

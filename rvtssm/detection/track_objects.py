@@ -66,7 +66,7 @@ class Tracker:
         """Return all tracks as plain data and tensors."""
         trackers = {}
         for class_id, tracker in self._trackers.items():
-            trackers[class_id] = {**_plain(tracker), "tracks": [_plain(track) for track in tracker.tracks]}
+            trackers[class_id] = {**_plain(tracker), "tracks": [*map(_plain, tracker.tracks)]}
         return {"first_us": self._first_us, "trackers": trackers}
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:

@@ -127,7 +127,7 @@ class WindowDetector:
             "tracks": None if self.tracker is None else self.tracker.state_dict(),
             "streams": self._network.streams.state_dict(),
             "sensor_hw": list(self.sensor_hw),
-            "pending": [torch.from_numpy(array) for array in self._counter.state()],
+            "pending": [*map(torch.from_numpy, self._counter.state())],
             "is_first": self._network.is_first,
             "was_silent": self._was_silent,
         }

@@ -13,8 +13,8 @@ from PIL import Image
 
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.detection.summary import RunSummary, counted
+from rvtssm.drawing import open_video
 from rvtssm.drawing.draw import class_name, draw_frame
-from rvtssm.drawing.image_files import open_video
 from rvtssm.drawing.pictures import MAX_FPS
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.readers.event_checks import check_events, to_events

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from rvtssm.boxes import ltwh_to_xyxy
-from rvtssm.events.surfaces import to_sums
+from rvtssm.events.representations import to_sums
 from rvtssm.readers.event_checks import check_events, to_events
 from rvtssm.records import Detections, Events, Labels, WindowSettings
 from rvtssm.records.settings import SHOWN_SCORE, STILL_US

@@ -11,8 +11,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from rvtssm.drawing import open_video, write_png
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, shown_events, strip_of
-from rvtssm.drawing.image_files import open_video, write_png
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import Detections, Events, Labels, WindowSettings
@@ -109,12 +109,8 @@ class Images:
         if self._shown is None or self._shown[0] != i:
             picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
             if picture is None:
-                raise UserError(
-                    "file.unreadable",
-                    name=self._paths[i],
-                    found="it is no picture",
-                    advice="copy it again, or move the folder of images away",
-                )
+                advice = "copy it again, or move the folder of images away"
+                raise UserError("file.unreadable", name=self._paths[i], found="it is no picture", advice=advice)
             self._shown = i, picture[..., ::-1]
         return self._shown[1]
 
@@ -134,12 +130,8 @@ def dsec_images(sequence: Path) -> Images | None:
         raise UserError("file.content", name=times_path, found="its times do not increase", advice="sort them")
     paths = sorted((sequence / _DSEC_IMAGES).glob("*.png"))
     if paths and len(paths) != len(times_us):
-        raise UserError(
-            "file.content",
-            name=sequence / _DSEC_IMAGES,
-            found=f"it holds {len(paths)} images, and {times_path} {len(times_us)} times",
-            advice="give each image a time",
-        )
+        found = f"it holds {len(paths)} images, and {times_path} {len(times_us)} times"
+        raise UserError("file.content", name=sequence / _DSEC_IMAGES, found=found, advice="give each image a time")
     return Images(times_us, paths)
 
 

@@ -231,7 +231,7 @@ class Resampled:
 
     @property
     def has_intervals(self) -> bool:
-        return len(self.recordings) > 1 and all(len(values) for values in self.replicates.values())
+        return len(self.recordings) > 1 and all(map(len, self.replicates.values()))
 
     def interval(self, name: str) -> Interval:
         """Return a number with its confidence interval."""

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rvtssm.detection.track_objects import TRACK_MEMORY_S
+from rvtssm.drawing import to_png
 from rvtssm.drawing.draw import draw_frame, shown_events
-from rvtssm.drawing.image_files import to_png
 from rvtssm.evaluation.breakdown import Breakdown, break_down
 from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
@@ -16,7 +16,7 @@ from rvtssm.evaluation.report import Picture, Row, percent_of
 from rvtssm.evaluation.tracks import read_tracks, track_speeds
 from rvtssm.evaluation.weights_on_data import differences_in_scoring
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.parts import head_class
+from rvtssm.models.detector import head_class
 from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.files import written_by

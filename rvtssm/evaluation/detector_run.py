@@ -106,7 +106,7 @@ class DetectorRun:
         outputs: list[list[Detections]] = [[] for _ in sequences]
         for numbers, of_batch in by_batch.items():
             for place, output in zip(numbers, of_batch, strict=True):
-                outputs[place] = [self._in_data(frame) for frame in output]
+                outputs[place] = [*map(self._in_data, output)]
         for sequence in sequences:
             sequence.close()
         return outputs
@@ -246,7 +246,7 @@ def detector_processes(number: int) -> Processes:
         num_threads = max(1, num_usable_cores() // number)
     gpus = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     if gpus == [""]:
-        gpus = [str(gpu) for gpu in range(torch.cuda.device_count())]
+        gpus = [*map(str, range(torch.cuda.device_count()))]
     shared = {"OMP_NUM_THREADS": str(num_threads)}
     if not torch.cuda.device_count():
         return Processes(number, [shared])

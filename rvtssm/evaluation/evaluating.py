@@ -302,7 +302,7 @@ def _with_nan(plain: Any) -> Any:
     if isinstance(plain, dict):
         return {name: _with_nan(value) for name, value in plain.items()}
     if isinstance(plain, list):
-        return [_with_nan(value) for value in plain]
+        return [*map(_with_nan, plain)]
     return math.nan if plain is None else plain
 
 

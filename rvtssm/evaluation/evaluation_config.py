@@ -63,34 +63,19 @@ class EvaluationConfig(Settings, section="evaluation"):
         check_class_map("evaluation.class_map", self.class_map)
         check_window("evaluation.window", self.window, "both")
         if self.latency_ms is not None and self.latency_from is not None:
-            raise UserError(
-                "setting.conflict",
-                name="evaluation.latency_ms and evaluation.latency_from",
-                advice="both give the duration of a step; leave one of them out",
-            )
+            advice = "both give the duration of a step; leave one of them out"
+            raise UserError("setting.conflict", name="evaluation.latency_ms and evaluation.latency_from", advice=advice)
         # What only streaming reads.
         usual = {"latency_ms": None, "latency_from": None, "when_late": "skip"}
         for key, value in usual.items():
             if not self.streaming and getattr(self, key) != value:
-                raise UserError(
-                    "setting.needs",
-                    name=f"evaluation.{key}",
-                    found=getattr(self, key),
-                    needed="it only applies to streaming; set evaluation.streaming=true",
-                )
+                needed = "it only applies to streaming; set evaluation.streaming=true"
+                raise UserError("setting.needs", name=f"evaluation.{key}", found=getattr(self, key), needed=needed)
         # Interpolated labels lie between window ends, and nobody has annotated their tracks.
         if self.label_hz is not None and self.grid == "labels" and not self.streaming:
-            raise UserError(
-                "setting.needs",
-                name="evaluation.label_hz",
-                found=f"{self.label_hz:g}",
-                needed="it makes labels between window ends; set evaluation.grid=free or evaluation.streaming=true",
-            )
+            needed = "it makes labels between window ends; set evaluation.grid=free or evaluation.streaming=true"
+            raise UserError("setting.needs", name="evaluation.label_hz", found=f"{self.label_hz:g}", needed=needed)
         if self.label_hz is not None and self.track is not None:
-            raise UserError(
-                "setting.conflict",
-                name="evaluation.track",
-                found=self.track,
-                needed=f"it needs annotated labels, but evaluation.label_hz={self.label_hz:g} interpolates them",
-                advice="leave one of them out",
-            )
+            needed = f"it needs annotated labels, but evaluation.label_hz={self.label_hz:g} interpolates them"
+            advice = "leave one of them out"
+            raise UserError("setting.conflict", name="evaluation.track", found=self.track, needed=needed, advice=advice)

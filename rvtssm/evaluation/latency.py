@@ -46,13 +46,9 @@ def step_latency_ms(run: DetectorRun, sequences: Sequence[FrameSequence]) -> flo
     if options.latency_from is not None:
         return read_latency_ms(Path(options.latency_from))
     if run.source != "raw":
-        raise UserError(
-            "setting.needs",
-            name="evaluation.streaming",
-            found="true",
-            needed="the latency is measured on raw recordings",
-            advice="use them (evaluation.source=raw dataset.raw_dir=DIR), or give evaluation.latency_ms",
-        )
+        needed = "the latency is measured on raw recordings"
+        advice = "use them (evaluation.source=raw dataset.raw_dir=DIR), or give evaluation.latency_ms"
+        raise UserError("setting.needs", name="evaluation.streaming", found="true", needed=needed, advice=advice)
     return measured_latency_ms(run, max(sequences, key=lambda sequence: len(sequence.windows)))
 
 
@@ -80,12 +76,8 @@ def measured_latency_ms(run: DetectorRun, sequence: FrameSequence) -> float:
             break
     recording.close()
     if not seconds:
-        raise UserError(
-            "file.content",
-            name=path,
-            found=f"it is shorter than a window of {windows.stride_us / 1000:g} ms, so no latency can be measured",
-            advice="give evaluation.latency_ms",
-        )
+        found = f"it is shorter than a window of {windows.stride_us / 1000:g} ms, so no latency can be measured"
+        raise UserError("file.content", name=path, found=found, advice="give evaluation.latency_ms")
     return 1000 * float(np.median(seconds[min(_WARM_UP, len(seconds) // 2) :]))
 
 
@@ -100,27 +92,18 @@ def read_latency_ms(path: Path) -> float:
         latency_ms = float(content["step_ms"]["p50"])
         num_windows = content["windows_per_call"]
     except (OSError, ValueError, LookupError, TypeError) as error:
-        raise UserError(
-            "file.content",
-            name=f"evaluation.latency_from={path}",
-            found="the file has no latency",
-            advice="give a prediction.json of `rvtssm predict`, or evaluation.latency_ms",
-        ) from error
+        found = "the file has no latency"
+        advice = "give a prediction.json of `rvtssm predict`, or evaluation.latency_ms"
+        raise UserError("file.content", name=f"evaluation.latency_from={path}", found=found, advice=advice) from error
     # The number must be the time of one window, and one that can be.
     if num_windows != 1:
-        raise UserError(
-            "file.content",
-            name=f"evaluation.latency_from={path}",
-            found=f"it was measured with {num_windows} windows per call",
-            advice="predict with windows_per_call=1 to measure the latency of one",
-        )
+        found = f"it was measured with {num_windows} windows per call"
+        advice = "predict with windows_per_call=1 to measure the latency of one"
+        raise UserError("file.content", name=f"evaluation.latency_from={path}", found=found, advice=advice)
     if not 0 <= latency_ms < math.inf:
-        raise UserError(
-            "file.content",
-            name=f"evaluation.latency_from={path}",
-            found=f"a latency of {latency_ms:g} ms",
-            needed="it must be at least 0",
-        )
+        found = f"a latency of {latency_ms:g} ms"
+        needed = "it must be at least 0"
+        raise UserError("file.content", name=f"evaluation.latency_from={path}", found=found, needed=needed)
     return latency_ms
 
 

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rvtssm.drawing.image_files import figure_png
+from rvtssm.drawing import figure_png
 from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown, to_plain
 from rvtssm.evaluation.coco import LEVEL, METRICS
-from rvtssm.evaluation.plots import comparison_figure, precision_figure, shifts_figure
 from rvtssm.evaluation.protocol import performance_drop, published_rows
-from rvtssm.evaluation.render import TerminalTable, render
+from rvtssm.evaluation.render import TerminalTable, comparison_figure, precision_figure, render, shifts_figure
 from rvtssm.evaluation.report import (
     EvaluationReport,
     Row,

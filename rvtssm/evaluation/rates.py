@@ -115,11 +115,8 @@ def _planned(run: DetectorRun, asked_hz: float, window: str) -> PlannedRate:
     spec = run.checkpoint.spec
     sequences = _sequences(run, asked_hz, window, is_annotated=True)
     if not any(len(scored_labels(sequence.labels, spec)) for sequence in sequences):
-        raise UserError(
-            "labels.none_scored",
-            name=f"the {run.options.split} split",
-            found=f"it has no box that is scored ({scoring_rules(spec)})",
-        )
+        found = f"it has no box that is scored ({scoring_rules(spec)})"
+        raise UserError("labels.none_scored", name=f"the {run.options.split} split", found=found)
     # From the first label on, labels decide the steps.
     steps_us = [sequence.windows.dt_us[sequence.label_steps[0] + 1 :] for sequence in sequences]
     if not any(map(len, steps_us)):
@@ -206,7 +203,7 @@ def score_rate(run: DetectorRun, rate: PlannedRate, seed: int = 0, is_reset: boo
         mean_step_us = float(np.concatenate([sequence.windows.dt_us for sequence in sequences]).mean())
         measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / mean_step_us}
     else:
-        label_steps = [own_steps(sequence) for sequence in sequences]
+        label_steps = [*map(own_steps, sequences)]
     sequences = [asking(sequence, steps) for sequence, steps in zip(sequences, label_steps, strict=True)]
     # The only run of the detector at this rate.
     outputs = run.outputs(sequences, f"evaluating {rate.hz:g} Hz", is_reset)

@@ -68,13 +68,13 @@ class EvaluationReport:
 
     def plot(self) -> "Figure":
         """Return a matplotlib figure: AP over the rate with intervals, a line per kind of windows if there are two."""
-        from rvtssm.evaluation import plots  # importing matplotlib takes a second
+        from rvtssm.evaluation import render  # which imports this file
 
         if len(self.windows) == 1:
-            return plots.rates_figure(self.title, self.dataset, self.rows)
+            return render.rates_figure(self.title, self.dataset, self.rows)
         lines = {f"window={window}": self.of(window) for window in self.windows}
         published = {f"{model}, published": ap_by_hz for model, ap_by_hz in published_rows(self.dataset).items()}
-        return plots.comparison_figure(lines, published)
+        return render.comparison_figure(lines, published)
 
     @property
     def windows(self) -> list[str]:

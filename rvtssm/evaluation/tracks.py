@@ -203,12 +203,9 @@ def check_tracks(run: DetectorRun) -> None:
     # The package, recordings with tracks on disk, and tracks in them.
     check_extra(f"evaluation.track={options.track}", "tracks", "trackers")
     if run.source != "raw":
-        raise UserError(
-            "setting.conflict",
-            name="evaluation.track",
-            found=f"{options.track} needs labels with tracks, which prepared recordings do not have",
-            advice="use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)",
-        )
+        found = f"{options.track} needs labels with tracks, which prepared recordings do not have"
+        advice = "use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
+        raise UserError("setting.conflict", name="evaluation.track", found=found, advice=advice)
     if not any(annotated(boxes)["track_id"].any() for boxes in run.data.boxes(options.split).values()):
         raise UserError(
             "labels.no_tracks",

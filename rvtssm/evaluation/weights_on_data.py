@@ -72,12 +72,8 @@ def class_maps(
     known = set().union(*names_by_weights.values())
     for name in class_map:
         if name not in known:
-            raise UserError(
-                "setting.choice",
-                name="evaluation.class_map",
-                found=f"{name!r}, which is a class of none of the weights",
-                needed=sorted(known),
-            )
+            found = f"{name!r}, which is a class of none of the weights"
+            raise UserError("setting.choice", name="evaluation.class_map", found=found, needed=sorted(known))
     maps: dict[str, dict[str, str] | None] = {}
     for weights, names in names_by_weights.items():
         maps[weights] = {name: other for name, other in class_map.items() if name in names}

@@ -14,13 +14,13 @@ from rvtssm.events.cells import FramePixels, frame_pixels, pack
 from rvtssm.events.representations import (
     Frames,
     SliceRing,
+    Surfaces,
     add_events,
     adds_up,
     bin_ranges,
     fill_frames,
     num_shared_slices,
 )
-from rvtssm.events.surfaces import Surfaces
 from rvtssm.events.windows import WindowClock
 from rvtssm.readers.event_checks import check_events
 from rvtssm.records import Events, PackedEvents, Windows, WindowSettings

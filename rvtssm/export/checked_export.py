@@ -130,7 +130,7 @@ def export_checked(
         )
         exported = read_exported(staged)
         show(f"comparing {CHECK_STEPS} steps with PyTorch (2 of 2)")
-        seen = [torch.from_numpy(frame) for frame in frames.first(CHECK_STEPS)] if frames else []
+        seen = [*map(torch.from_numpy, frames.first(CHECK_STEPS))] if frames else []
         boxes, scores = largest_difference(checkpoint, exported, CHECK_STEPS, frames=seen)
         largest = _LARGEST_DIFFERENCE if precision == "float32" else math.inf
         if not (boxes <= largest and scores <= largest):  # also if one is NaN

@@ -73,12 +73,8 @@ def check_export(path: Path | str, precision: str) -> str:
     path = Path(path)
     known = precisions()[precision]
     if precision != "float32" and path.suffix not in known.suffixes:
-        raise UserError(
-            "setting.conflict",
-            name="precision",
-            found=f"{precision} out={path}",
-            needed=f"a name that ends in {' or '.join(known.suffixes)}",
-        )
+        needed = f"a name that ends in {' or '.join(known.suffixes)}"
+        raise UserError("setting.conflict", name="precision", found=f"{precision} out={path}", needed=needed)
     kind = format_of(path)
     check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
     if kind == "openvino":
@@ -94,11 +90,8 @@ def check_export(path: Path | str, precision: str) -> str:
 def check_own(checkpoint: LoadedCheckpoint) -> None:
     """Raise UserError for an exported file, which has no weights of its own."""
     if not isinstance(checkpoint.detector, Detector):
-        raise UserError(
-            "export.unsupported",
-            found="this model is an exported file, which cannot be exported again",
-            advice="give the checkpoint that it was made from",
-        )
+        found = "this model is an exported file, which cannot be exported again"
+        raise UserError("export.unsupported", found=found, advice="give the checkpoint that it was made from")
 
 
 def export_detector(
@@ -143,11 +136,9 @@ def export_detector(
     # Refuse what a step cannot express, before the work.
     if checkpoint.model_config.memory_chunk is not None:
         steps = checkpoint.model_config.memory_chunk
-        raise UserError(
-            "export.unsupported",
-            found=f"these weights reset their state every {steps} steps (memory=chunk), which an exported step cannot",
-            advice="convert them with --memory carried, or train with model.memory=carried",
-        )
+        found = f"these weights reset their state every {steps} steps (memory=chunk), which an exported step cannot"
+        advice = "convert them with --memory carried, or train with model.memory=carried"
+        raise UserError("export.unsupported", found=found, advice=advice)
     if suppression is not None:
         check_suppression(checkpoint, suppression)
     spec = checkpoint.spec
@@ -314,7 +305,7 @@ def move_file(source: Path, path: Path) -> None:
 def quiet() -> Iterator[None]:
     """Silence messages that exporters print for their own developers."""
     names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
-    loggers = [logging.getLogger(name) for name in names]
+    loggers = [*map(logging.getLogger, names)]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

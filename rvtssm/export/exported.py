@@ -22,8 +22,7 @@ from rvtssm.export.graphs import FOUND
 from rvtssm.models import PRECISIONS
 from rvtssm.models.checkpoint import read_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, detector_for_frame
-from rvtssm.models.detector import fastest_precision, set_precision, usual_device
-from rvtssm.models.parts import head_class
+from rvtssm.models.detector import fastest_precision, head_class, set_precision, usual_device
 from rvtssm.models.weight_files import check_digest, local_weights
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
@@ -174,7 +173,7 @@ class ExportedDetector(nn.Module):
         self.score = str(meta.scored_as.score)
         self._run = run
         self._name = name
-        self._shapes = [tuple(shape) for shape in description["state"].values()]
+        self._shapes = [*map(tuple, description["state"].values())]
         self._prediction_shapes: dict[str, list[int]] = description["predictions"]
 
     def init_state(self, num_streams: int) -> tuple[Tensor, ...]:
@@ -205,7 +204,7 @@ class ExportedDetector(nn.Module):
         for counts, scale in zip(hist, scales, strict=True):
             predictions, leaves = self._step(counts, scale, leaves)
             steps.append(predictions)
-        fields = [torch.cat(field) for field in zip(*steps, strict=True)]
+        fields = [*map(torch.cat, zip(*steps, strict=True))]
         if frame_index is not None:
             fields = [field[frame_index[:, 0] * num_streams + frame_index[:, 1]] for field in fields]
         return self._predictions(fields), tuple(leaf.flatten(0, 1) for leaf in leaves)
@@ -218,7 +217,7 @@ class ExportedDetector(nn.Module):
         except Exception as error:  # the errors of the runtimes have no common class
             found = f"it cannot be run ({in_one_line(error)[:300]})"
             raise UserError("file.content", name=self._name, found=found, advice=EXPORT_AGAIN) from None
-        tensors = [torch.from_numpy(array) for array in arrays]
+        tensors = [*map(torch.from_numpy, arrays)]
         num_predictions = len(self._prediction_shapes)
         # What follows are the objects after suppression, if the file has them: whoever reads it here, selects anew.
         return tensors[:num_predictions], tensors[num_predictions : num_predictions + len(leaves)]

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 
 from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
-from rvtssm.models.detector import Detector
-from rvtssm.models.parts import head_class
+from rvtssm.models.detector import Detector, head_class
 from rvtssm.models.yolox import YoloxHead
 from rvtssm.system.user_error import UserError
 
@@ -162,11 +161,8 @@ suppression (float[batch, places, columns] rows) => (
 def check_suppression(checkpoint: LoadedCheckpoint, config: PostprocessConfig) -> None:
     """Raise UserError if the boxes of weights need no suppression, or if a file cannot select them by these rules."""
     if not issubclass(head_class(checkpoint.model_config), YoloxHead):
-        raise UserError(
-            "export.unsupported",
-            found=f"the head {checkpoint.model_config.head} needs no non-maximum suppression",
-            advice="leave out nms=true",
-        )
+        found = f"the head {checkpoint.model_config.head} needs no non-maximum suppression"
+        raise UserError("export.unsupported", found=found, advice="leave out nms=true")
     score = config.with_score(str(checkpoint.scored_as.score)).score
     if score == "class_only" and config.max_detections is not None:
         raise UserError(

@@ -37,11 +37,11 @@ class ModelConfig(Settings, section="model"):
     size: str = setting("base", choices=(*PRESETS, CUSTOM))
     """Preset of embed_dim, num_blocks, head_dim and fpn_blocks where they are not named; one of PRESETS, or custom."""
     backbone: str = "rvt"
-    """One of rvtssm.models.parts.BACKBONES."""
+    """One of rvtssm.models.detector.BACKBONES."""
     neck: str = "pafpn"
-    """One of rvtssm.models.parts.NECKS."""
+    """One of rvtssm.models.detector.NECKS."""
     head: str = "yolox"
-    """One of rvtssm.models.parts.HEADS."""
+    """One of rvtssm.models.detector.HEADS."""
     freeze_spatial: bool = False
     """In the backbone, train the temporal layers only."""
     timm_name: str | None = None

@@ -137,13 +137,9 @@ class SelfAttention(nn.Module):
     def __init__(self, dim: int, head_dim: int, layer_scale: float = 1e-5) -> None:
         super().__init__()
         if dim % head_dim != 0:
-            raise UserError(
-                "setting.conflict",
-                name="model.head_dim",
-                found=head_dim,
-                needed=f"it does not divide the {dim} channels of a stage",
-                advice="choose a divisor",
-            )
+            needed = f"it does not divide the {dim} channels of a stage"
+            advice = "choose a divisor"
+            raise UserError("setting.conflict", name="model.head_dim", found=head_dim, needed=needed, advice=advice)
         self.head_dim = head_dim
         self.qkv = nn.Linear(dim, 3 * dim)
         self.proj = ScaledLinear(dim, dim, layer_scale)

@@ -182,12 +182,8 @@ def load_file(path: str | Path, trust_pickle: bool = False) -> dict[str, Any]:
             "weights.not_a_checkpoint", name=path, found="torch cannot read it", advice=_COPY_AGAIN
         ) from None
     except (ImportError, AttributeError) as error:
-        raise UserError(
-            "weights.pickle",
-            name=path,
-            found=f"its Python objects cannot be unpickled here: {error}",
-            advice="install what it was written with",
-        ) from None
+        found = f"its Python objects cannot be unpickled here: {error}"
+        raise UserError("weights.pickle", name=path, found=found, advice="install what it was written with") from None
     except Exception:  # for files of another kind, torch raises many kinds of errors
         raise UserError(
             "weights.not_a_checkpoint", name=path, found="torch cannot read it", advice=_COPY_AGAIN

@@ -43,12 +43,8 @@ class CheckpointMeta:
         self.temporal_config = with_layer_defaults(self.temporal_config)
         self.window_lengths_us = tuple(sorted(set(self.window_lengths_us))) or (self.windows.nominal_length_us,)
         if self.window_lengths_us[0] < 1:
-            raise UserError(
-                "setting.out_of_range",
-                name="window_lengths_us",
-                found=list(self.window_lengths_us),
-                needed="each is at least 1",
-            )
+            found = list(self.window_lengths_us)
+            raise UserError("setting.out_of_range", name="window_lengths_us", found=found, needed="each is at least 1")
 
     @property
     def may_shrink_windows(self) -> bool:
@@ -252,14 +248,12 @@ def reduced_hw(height: int, width: int, downsample: int) -> tuple[int, int]:
     """Return height and width of the frames of a sensor. Raise a UserError if they are too small for a detector."""
     frame_hw = height // downsample, width // downsample
     if min(frame_hw) < SMALLEST_SIDE:
-        raise UserError(
-            "setting.out_of_range",
-            name="downsample",
-            found=downsample,
-            needed=f"it leaves {frame_hw[1]} x {frame_hw[0]} of {width} x {height} pixels, and the detector needs "
-            f"{SMALLEST_SIDE} x {SMALLEST_SIDE}",
-            advice="choose a smaller one",
+        needed = (
+            f"it leaves {frame_hw[1]} x {frame_hw[0]} of {width} x {height} pixels, and the detector needs "
+            f"{SMALLEST_SIDE} x {SMALLEST_SIDE}"
         )
+        advice = "choose a smaller one"
+        raise UserError("setting.out_of_range", name="downsample", found=downsample, needed=needed, advice=advice)
     return frame_hw
 
 

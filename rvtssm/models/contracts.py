@@ -1,7 +1,7 @@
 """The contracts of backbone, neck and head, on which the other parts and all users of a detector rely.
 
 To add a part of another kind, write a class that keeps one of these contracts, and add a line to a table in
-`rvtssm.models.parts`.
+`rvtssm.models.detector`.
 """
 
 from __future__ import annotations
@@ -342,9 +342,5 @@ def check_memory_strides(strides: Sequence[int] | None, channels: Mapping[int, i
 
 def _check_strides(key: str, strides: Sequence[int], channels: Mapping[int, int]) -> None:
     if len(set(strides)) < len(strides) or not set(strides) <= channels.keys():
-        raise UserError(
-            "setting.form",
-            name=key,
-            found=list(strides),
-            needed=f"name each stride at most once, from {list(channels)}, or [] for none",
-        )
+        needed = f"name each stride at most once, from {list(channels)}, or [] for none"
+        raise UserError("setting.form", name=key, found=list(strides), needed=needed)

@@ -5,6 +5,7 @@ Sources: RVT (Gehrig and Scaramuzza, 2023) and State Space Models for Event Came
 """
 
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
 from functools import cache
 from time import perf_counter
 from typing import Any
@@ -14,15 +15,61 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from rvtssm.models import PRECISIONS, SCORES, ModelConfig
-from rvtssm.models.parts import build_parts
+from rvtssm.models.contracts import Backbone, Head, Neck
+from rvtssm.models.pafpn import Pafpn
+from rvtssm.models.rvt import RvtBackbone
+from rvtssm.models.timm import TimmBackbone
+from rvtssm.models.yolox import YoloxHead
 from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer, to_constant
+from rvtssm.system.extras import check_part, installed_parts
 from rvtssm.system.limits import check_choice
 from rvtssm.system.machine import on_device
 from rvtssm.system.user_error import UserError
 
 _PRODUCT_SIDE = 512  # of the matrices whose product is timed; 2 to 10 ms per product on one core
 _TIMED_PRODUCTS = 5
+
+# The parts that a detector can have. Add new ones here.
+BACKBONES: dict[str, type[Backbone]] = {"rvt": RvtBackbone, "timm": TimmBackbone}
+NECKS: dict[str, type[Neck]] = {"pafpn": Pafpn}
+HEADS: dict[str, type[Head]] = {"yolox": YoloxHead}
+
+
+def heads() -> dict[str, type[Head]]:
+    """Return all heads by name: those of HEADS, and the entry points of the group `rvtssm.heads`."""
+    return {**HEADS, **installed_parts("rvtssm.heads")}
+
+
+def head_class(model: ModelConfig) -> type[Head]:
+    """Return the class of the head that the settings name.
+
+    Args:
+        model: Settings of the detector.
+
+    Raises:
+        UserError: If there is no head of this name. The message lists the names.
+    """
+    check_part("model.head", model.head, heads())
+    return heads()[model.head]
+
+
+def with_all_options(model: ModelConfig) -> ModelConfig:
+    """Return settings that name every option of the backbone, the neck and the head.
+
+    Args:
+        model: Settings of the parts.
+
+    Raises:
+        UserError: If a name is unknown, or if a part has no such option.
+    """
+    check_part("model.backbone", model.backbone, BACKBONES)
+    check_part("model.neck", model.neck, NECKS)
+    classes = (("backbone", BACKBONES[model.backbone]), ("neck", NECKS[model.neck]), ("head", head_class(model)))
+    options: dict[str, Any] = {}
+    for part, kind in classes:
+        options[f"{part}_options"] = asdict(model.options_of(part, kind.options))
+    return replace(model, **options)
 
 
 PreparedStep = tuple[Any, ...]  # what each temporal layer prepared for one step scale, valid until the weights change
@@ -54,17 +101,28 @@ class Detector(nn.Module):
     ) -> None:
         super().__init__()
         if min(frame_hw) < 1:
-            raise UserError(
-                "setting.out_of_range",
-                name="frame_hw",
-                found=f"{frame_hw[0]} x {frame_hw[1]} pixels",
-                needed="height and width must be at least 1",
-            )
+            found = f"{frame_hw[0]} x {frame_hw[1]} pixels"
+            needed = "height and width must be at least 1"
+            raise UserError("setting.out_of_range", name="frame_hw", found=found, needed=needed)
         self.frame_hw = frame_hw
         self.in_channels = in_channels
         self.score = SCORES[0]  # ranks detections unless settings name another, see `CheckpointMeta.scored_as`
         self.product_dtype: torch.dtype | None = None  # dtype of products outside of training, see `set_precision`
-        self.backbone, self.neck, self.head = build_parts(model, temporal, frame_hw, num_classes, in_channels)
+        # Names and own settings first, since a backbone takes long to build.
+        model = with_all_options(model)
+        neck_class = NECKS[model.neck]
+        # Each part is told what the one before it gives.
+        self.backbone = BACKBONES[model.backbone](model, temporal, frame_hw, in_channels)
+        channels = self.backbone.channels
+        if not set(neck_class.strides) <= channels.keys():
+            needed = (
+                f"it needs maps of the strides {list(neck_class.strides)}, and model.backbone={model.backbone} "
+                f"gives {list(channels)}"
+            )
+            advice = "choose another backbone or neck"
+            raise UserError("setting.conflict", name="model.neck", found=model.neck, needed=needed, advice=advice)
+        self.neck = neck_class(model, channels)
+        self.head = head_class(model)(model, self.neck.channels, num_classes, self.backbone.padded_hw)
         if model.freeze_spatial:
             self.backbone.freeze_spatial()
 

@@ -95,12 +95,9 @@ def convert_official(
             memory = "carried"
     if memory == "chunk" and memory_chunk is None:
         if spec.name not in RELEASED_CHUNKS:
-            raise UserError(
-                "setting.missing",
-                name="memory_chunk",
-                needed=f"no chunk length is known for {spec.name}",
-                advice="give it in steps, or use memory=carried",
-            )
+            needed = f"no chunk length is known for {spec.name}"
+            advice = "give it in steps, or use memory=carried"
+            raise UserError("setting.missing", name="memory_chunk", needed=needed, advice=advice)
         memory_chunk = RELEASED_CHUNKS[spec.name]
     model = replace(model, memory=memory, memory_chunk=memory_chunk)
     scored_as = PostprocessConfig(score="class_only")
@@ -157,30 +154,21 @@ def derive_configs(
     if size is not None:
         head_dim = MODEL_SIZES[size].head_dim
     if head_dim is None:
-        raise UserError(
-            "setting.missing",
-            name="size",
-            needed="the weights do not reveal the number of channels per attention head",
-            advice="give size or head_dim of the model",
-        )
+        needed = "the weights do not reveal the number of channels per attention head"
+        raise UserError("setting.missing", name="size", needed=needed, advice="give size or head_dim of the model")
     # Everything else is the shape or the number of some weights.
     stage = "mdl.backbone.stages.{}."
     try:
         stems = [state_dict[stage.format(i) + "downsample_cf2cl.conv.weight"] for i in range(4)]
         num_classes = len(state_dict["mdl.yolox_head.cls_preds.0.weight"])
     except (KeyError, TypeError) as error:  # of another model, or no weights by name at all
-        raise UserError(
-            "weights.not_a_checkpoint",
-            found=f"the checkpoint has no weights of such a model ({error})",
-            needed="only RVT and the official SSM release can be converted",
-        ) from None
+        found = f"the checkpoint has no weights of such a model ({error})"
+        needed = "only RVT and the official SSM release can be converted"
+        raise UserError("weights.not_a_checkpoint", found=found, needed=needed) from None
     dims = list(map(len, stems))
     if size is not None and MODEL_SIZES[size].embed_dim != dims[0]:
-        raise UserError(
-            "weights.do_not_fit",
-            found=f"the first stage has {dims[0]} channels, but size {size} has {MODEL_SIZES[size].embed_dim}",
-            advice="name the right size",
-        )
+        found = f"the first stage has {dims[0]} channels, but size {size} has {MODEL_SIZES[size].embed_dim}"
+        raise UserError("weights.do_not_fit", found=found, advice="name the right size")
     blocks = [_count(state_dict, re.escape(stage.format(i)) + r"att_blocks\.(\d+)\.") for i in range(4)]
     model = ModelConfig(
         size=size or "custom",

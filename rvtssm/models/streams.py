@@ -197,10 +197,8 @@ class Streams:
         stored_shapes = _shapes_of(stored["state"])
         own_shapes = _shapes_of(self.detector.init_state(len(stored["steps"])))
         if stored_shapes != own_shapes:
-            raise UserError(
-                "memory.other_state",
-                found=f"the stored states have the shapes {stored_shapes}, but this detector needs {own_shapes}",
-            )
+            found = f"the stored states have the shapes {stored_shapes}, but this detector needs {own_shapes}"
+            raise UserError("memory.other_state", found=found)
         self._state = stored["state"]
         self._steps = dict(stored["steps"])
 
@@ -343,12 +341,9 @@ def _with_statistics(detector: Detector, num_frames: int) -> Iterator[None]:
 def check_causal(detector: Detector) -> None:
     """Raise UserError for a detector whose outputs depend on later windows, because it cannot run step by step."""
     if not detector.is_causal:
-        raise UserError(
-            "layer.lacks",
-            name="temporal.bidirectional=true",
-            found="these weights only work on whole chunks and cannot run step by step",
-            advice="score them with `rvtssm evaluate`, or train with temporal.bidirectional=false",
-        )
+        found = "these weights only work on whole chunks and cannot run step by step"
+        advice = "score them with `rvtssm evaluate`, or train with temporal.bidirectional=false"
+        raise UserError("layer.lacks", name="temporal.bidirectional=true", found=found, advice=advice)
 
 
 def map_state(function: Callable[..., Tensor], *states: State) -> State:

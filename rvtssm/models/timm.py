@@ -69,13 +69,9 @@ class TimmBackbone(Backbone):
         self._index = {stride: index for index, stride in enumerate(info.reduction()) if stride in _STRIDES}
         self.channels = {stride: info.channels()[index] for stride, index in sorted(self._index.items())}
         if not self.channels:
-            raise UserError(
-                "setting.conflict",
-                name="model.timm_name",
-                found=self.name,
-                needed=f"it has no map of the strides {list(_STRIDES)}",
-                advice="choose another model",
-            )
+            needed = f"it has no map of the strides {list(_STRIDES)}"
+            advice = "choose another model"
+            raise UserError("setting.conflict", name="model.timm_name", found=self.name, needed=needed, advice=advice)
         # Memory, and a way for what was remembered down to the coarser maps.
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
         self.temporal = nn.ModuleDict(
@@ -171,21 +167,13 @@ def _known(name: str | None) -> str:
     import timm
 
     if name is None:
-        raise UserError(
-            "setting.needs",
-            name="model.backbone",
-            found="timm",
-            needed="this needs model.timm_name=NAME, such as resnet18 or convnext_atto",
-        )
+        needed = "this needs model.timm_name=NAME, such as resnet18 or convnext_atto"
+        raise UserError("setting.needs", name="model.backbone", found="timm", needed=needed)
     if not timm.is_model(name):
         near = get_close_matches(name, timm.list_models(), n=3, cutoff=0.5)
-        raise UserError(
-            "setting.choice",
-            name="model.timm_name",
-            found=name,
-            needed="timm has no such model",
-            advice=f"similar names are {', '.join(near) or 'none'}",
-        )
+        needed = "timm has no such model"
+        advice = f"similar names are {', '.join(near) or 'none'}"
+        raise UserError("setting.choice", name="model.timm_name", found=name, needed=needed, advice=advice)
     return name
 
 
@@ -193,12 +181,8 @@ def _read(path: str) -> dict[str, Any]:
     from timm.models import load_state_dict
 
     if not Path(path).is_file():
-        raise UserError(
-            "file.missing",
-            name=f"model.timm_weights={path}",
-            found="there is no such file",
-            advice="give a file, pretrained or null",
-        )
+        advice = "give a file, pretrained or null"
+        raise UserError("file.missing", name=f"model.timm_weights={path}", found="there is no such file", advice=advice)
     try:
         return load_state_dict(path, weights_only=True)
     except Exception as error:  # for files of another kind, torch raises many kinds of errors

@@ -89,13 +89,8 @@ def mapped_classes(key: str, class_map: dict[str, str], names: Sequence[str], kn
                 )
     mapped = tuple(class_map.get(name, name) for name in names)
     if len(set(mapped)) < len(mapped):
-        raise UserError(
-            "setting.form",
-            name=key,
-            found=class_map,
-            needed="it makes two classes of the weights one",
-            advice="map one of them",
-        )
+        needed = "it makes two classes of the weights one"
+        raise UserError("setting.form", name=key, found=class_map, needed=needed, advice="map one of them")
     return mapped
 
 

@@ -56,13 +56,8 @@ def named_weights(path: str | Path) -> Path | None:
         return None
     known = weights_names()
     if name not in known:
-        raise UserError(
-            "weights.missing",
-            name=name,
-            found="there are no such weights, and there is no such file",
-            needed=known,
-            advice=f"or give {_OTHERS}",
-        )
+        found = "there are no such weights, and there is no such file"
+        raise UserError("weights.missing", name=name, found=found, needed=known, advice=f"or give {_OTHERS}")
     return FOLDER / f"{name}{_SUFFIX}"
 
 
@@ -156,12 +151,8 @@ def check_digest(path: Path | str) -> bool:
         except Exception:  # the errors of zipfile have no common class
             is_whole = False
     if not is_whole:
-        raise UserError(
-            "file.damaged",
-            name=path,
-            found="it differs from its digest",
-            advice="copy it again from where it was written",
-        )
+        found = "it differs from its digest"
+        raise UserError("file.damaged", name=path, found=found, advice="copy it again from where it was written")
     return True
 
 

@@ -150,12 +150,9 @@ def open_aedat4(path: Path, options: ReadOptions, part: str | None = None) -> Ae
     header = _checked_header(path)
     streams = {f"/{stream}": stream for stream in header.event_streams}
     if part is None and len(streams) > 1:
-        raise UserError(
-            "file.ambiguous",
-            name=path,
-            found=f"it holds the event streams {', '.join(streams)}",
-            advice=f"choose one, as in {path}:{next(iter(streams))}",
-        )
+        found = f"it holds the event streams {', '.join(streams)}"
+        advice = f"choose one, as in {path}:{next(iter(streams))}"
+        raise UserError("file.ambiguous", name=path, found=found, advice=advice)
     if part is None:
         part = next(iter(streams))
     if part not in streams:

@@ -125,12 +125,8 @@ def agreed_unit(path: Path, in_file: str | None, options: ReadOptions) -> str | 
     """Return the unit of time that the file or the caller names. Raise UserError if they disagree."""
     said = options.time_unit
     if in_file and said and in_file != said and "time_unit" not in options.yields:
-        raise UserError(
-            "file.content",
-            name=path,
-            found=f"its times are in {in_file} by the name of their column, but time_unit={said} was given",
-            advice="leave it out",
-        )
+        found = f"its times are in {in_file} by the name of their column, but time_unit={said} was given"
+        raise UserError("file.content", name=path, found=found, advice="leave it out")
     return in_file or said
 
 
@@ -162,7 +158,7 @@ def order_of_unnamed(path: Path, rows: npt.NDArray[Any], options: ReadOptions, u
         UserError: The caller says no order, and several orders or none fit the values.
     """
     if options.columns:
-        return _given(path, [str(i) for i in range(rows.shape[1])], options)
+        return _given(path, [*map(str, range(rows.shape[1]))], options)
     # The orders that fit the sensor, any sensor, or at least unsorted events.
     fitting = _fitting(rows, (options.height or LARGEST_SIDE, options.width or LARGEST_SIDE))
     fitting = fitting or _fitting(rows, (LARGEST_SIDE, LARGEST_SIDE))
@@ -172,12 +168,9 @@ def order_of_unnamed(path: Path, rows: npt.NDArray[Any], options: ReadOptions, u
         fitting = [usual]
     if len(fitting) != 1:
         several = f"fit {' as well as '.join(fitting)}" if fitting else "fit no usual order of t, x, y and p"
-        raise UserError(
-            "file.ambiguous",
-            name=path,
-            found=f"it has {rows.shape[1]} columns without names, which {several}",
-            advice="say which they are, as in columns={t: 0, x: 1, y: 2, p: 3}, counted from 0",
-        )
+        found = f"it has {rows.shape[1]} columns without names, which {several}"
+        advice = "say which they are, as in columns={t: 0, x: 1, y: 2, p: 3}, counted from 0"
+        raise UserError("file.ambiguous", name=path, found=found, advice=advice)
     return Columns(ORDERS[fitting[0]], options.time_unit)
 
 

@@ -176,12 +176,8 @@ def _unit_of_decimals(path: Path, layout: _Layout, place: int) -> str | None:
     has_fractions = any(not float(word).is_integer() for word in floats)
     if has_fractions and layout.delimiter is None and layout.names is None and place == 0:
         return "s"
-    raise UserError(
-        "file.content",
-        name=path,
-        found=f"the times are written as {floats[0]}, which can be of any unit",
-        advice="say it, as in time_unit=us or time_unit=s",
-    )
+    found = f"the times are written as {floats[0]}, which can be of any unit"
+    raise UserError("file.content", name=path, found=found, advice="say it, as in time_unit=us or time_unit=s")
 
 
 def is_csv(path: Path) -> bool:
@@ -228,7 +224,7 @@ def _read_layout(path: Path) -> _Layout | None:
                 raise UserError("file.content", name=path, found="has decimal commas", advice="write decimal points")
             if len(fields) < 4:
                 return None
-            num_numbers = sum(_is_number(field) for field in fields)
+            num_numbers = sum(map(_is_number, fields))
             if num_numbers == len(fields) or (names is not None and num_numbers >= 4):
                 break
             if names is not None or num_numbers:

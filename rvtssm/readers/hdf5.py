@@ -140,7 +140,7 @@ def read_rows(dataset: h5py.Dataset, start: int, stop: int) -> npt.NDArray[Any]:
 def filters_of(dataset: h5py.Dataset) -> list[tuple[Any, ...]]:
     """Return code, flags, settings and name of each filter of a dataset, the first to be applied first."""
     properties = dataset.id.get_create_plist()
-    return [properties.get_filter(i) for i in range(properties.get_nfilters())]
+    return [*map(properties.get_filter, range(properties.get_nfilters()))]
 
 
 def is_blosc(dataset: h5py.Dataset) -> bool:

@@ -331,7 +331,7 @@ def _is_table(item: Any) -> bool:
 def _of_group(path: Path, file: h5py.File, names: list[str], options: ReadOptions) -> Layout:
     columns = find_columns(path, [name.rpartition("/")[2] for name in names], options)
     chosen = [names[i] for i in columns.index]
-    stated = [file[chosen[0]].attrs.get(name) for name in ("unit", "units")]
+    stated = [*map(file[chosen[0]].attrs.get, ("unit", "units"))]
     in_words = next((_UNITS[unit] for unit in stated if isinstance(unit, str) and unit in _UNITS), None)
     time_unit = columns.time_unit or agreed_unit(path, in_words, options)
     columns_of = tuple((name, None) for name in chosen)

@@ -155,7 +155,7 @@ def _to_bytes(index: RecordingIndex) -> bytes:
 
 def _from_bytes(data: bytes) -> RecordingIndex:
     values = np.frombuffer(data, "<i8").astype(np.int64, copy=False)
-    num_blocks, num_slots, first_us, is_multiple = (int(value) for value in values[:4])
+    num_blocks, num_slots, first_us, is_multiple = map(int, values[:4])
     sizes = (num_slots, num_blocks * num_slots, num_blocks)
     last_state, states, latest_us, num_before = np.split(values[4:], np.cumsum(sizes))
     return RecordingIndex(

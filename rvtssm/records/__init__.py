@@ -4,8 +4,7 @@ Names carry units: `_us` is int64 microseconds and `_px` is pixels. Intervals of
 not import torch, so that readers and the worker processes of the preparation start fast.
 """
 
-from rvtssm.records.arrays import Detections, Events, Labels, Windows
-from rvtssm.records.batches import PackedEvents, SequenceBatch
+from rvtssm.records.arrays import Detections, Events, Labels, PackedEvents, SequenceBatch, Windows
 from rvtssm.records.settings import DatasetSpec, ReadOptions, WindowSettings
 
 __all__ = [

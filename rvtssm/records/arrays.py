@@ -1,13 +1,17 @@
-"""Arrays of one recording or one frame: events, windows, labels and detections, which check their dtypes and shapes."""
+"""Arrays of a recording, a frame or a batch: events, windows, labels and detections, which check dtypes and shapes."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
-from typing import NoReturn
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
+from rvtssm.records.settings import WindowSettings
 from rvtssm.system.user_error import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 _UNSIGNED = tuple(int(np.iinfo(kind).max) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))  # a stored -1
 _PARTS = (
@@ -20,12 +24,8 @@ _WHOLE = {"Events.t": "give whole microseconds (int64), as in np.rint(1e6 * seco
 
 def _check(name: str, array: np.ndarray, dtype: type, shape: tuple[int | None, ...]) -> None:
     if not isinstance(array, np.ndarray):
-        raise UserError(
-            "array.form",
-            name=name,
-            found=f"it is a {type(array).__name__}",
-            advice=f"give a numpy array of {np.dtype(dtype)}",
-        )
+        found = f"it is a {type(array).__name__}"
+        raise UserError("array.form", name=name, found=found, advice=f"give a numpy array of {np.dtype(dtype)}")
     if array.dtype != dtype:
         raise UserError(
             "array.form", name=name, found=f"it is an array of {array.dtype}", needed=f"it must be {np.dtype(dtype)}"
@@ -48,12 +48,8 @@ def _whole(name: str, array: np.ndarray, dtype: type) -> np.ndarray:
         )
     limits = np.iinfo(dtype)
     if array.size and not limits.min <= array.min() <= array.max() <= limits.max:
-        raise UserError(
-            "array.value",
-            name=name,
-            found=f"{holds} from {array.min()} to {array.max()}",
-            needed=f"allowed are {limits.min} to {limits.max} ({_ORDER})",
-        )
+        needed = f"allowed are {limits.min} to {limits.max} ({_ORDER})"
+        raise UserError("array.value", name=name, found=f"{holds} from {array.min()} to {array.max()}", needed=needed)
     return array.astype(dtype)
 
 
@@ -89,12 +85,8 @@ def check_time_range(start_us: int | None, end_us: int | None, method: str = "be
     """
     call = f"{method}(start_us={start_us!r:.40}, end_us={end_us!r:.40})"
     if not all(isinstance(time_us, int | np.integer | None) for time_us in (start_us, end_us)):
-        raise UserError(
-            "time.range",
-            name=call,
-            needed="the times are whole microseconds",
-            advice="for seconds, give round(1e6 * seconds)",
-        )
+        needed = "the times are whole microseconds"
+        raise UserError("time.range", name=call, needed=needed, advice="for seconds, give round(1e6 * seconds)")
     if start_us is not None and end_us is not None and end_us < start_us:
         raise UserError("time.range", name=call, found="it ends before it starts", advice="give the earlier time first")
 
@@ -102,19 +94,11 @@ def check_time_range(start_us: int | None, end_us: int | None, method: str = "be
 def _polarity(p: np.ndarray) -> np.ndarray:
     """Return polarities of another type as uint8, 1 for brighter and 0 for darker. Raise UserError for other values."""
     if p.dtype.kind not in "iufb":
-        raise UserError(
-            "events.polarity",
-            name="Events.p",
-            found=f"it holds {p.dtype}",
-            advice="give numbers: 1 for brighter, and 0 or -1 for darker",
-        )
+        advice = "give numbers: 1 for brighter, and 0 or -1 for darker"
+        raise UserError("events.polarity", name="Events.p", found=f"it holds {p.dtype}", advice=advice)
     if not (valid := is_polarity(p)).all():
-        raise UserError(
-            "events.polarity",
-            name="Events.p",
-            found=f"it holds the value {p[~valid][0]}",
-            needed=f"1 is brighter, and 0 or -1 is darker ({_ORDER})",
-        )
+        needed = f"1 is brighter, and 0 or -1 is darker ({_ORDER})"
+        raise UserError("events.polarity", name="Events.p", found=f"it holds the value {p[~valid][0]}", needed=needed)
     brighter: np.ndarray = (p == 1).astype(np.uint8)
     return brighter
 
@@ -171,12 +155,8 @@ class Events:
 
     def __iter__(self) -> NoReturn:
         """Raise UserError, since single events are too slow to work with."""
-        raise UserError(
-            "events.part",
-            name="Events",
-            found="it has no single events",
-            advice=f"use its arrays t, x, y and p, or {_PARTS}",
-        )
+        found = "it has no single events"
+        raise UserError("events.part", name="Events", found=found, advice=f"use its arrays t, x, y and p, or {_PARTS}")
 
     def between(self, start_us: int, end_us: int) -> Events:
         """Return the events with start_us <= t < end_us as views, without a copy.
@@ -309,3 +289,67 @@ class Detections:
         """Return the detections selected by a boolean mask or an index array."""
         track_id = None if self.track_id is None else self.track_id[index]
         return Detections(self.xyxy[index], self.score[index], self.class_id[index], self.t_us, track_id)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedEvents:
+    """The events of W windows, which are some of F frames, ready to be counted. The other frames are zero.
+
+    Chunks hold numpy arrays. Batches hold tensors on the CPU, since loader workers send these through shared memory.
+    """
+
+    settings: WindowSettings
+    shape: tuple[int, ...]  # of all frames: (n, C, H, W) of a chunk, (L, B, C, H, W) of a batch
+    cells: np.ndarray | torch.Tensor  # (K,) int32, 2 * pixel + polarity
+    ranges: np.ndarray | torch.Tensor  # (W, R, 2) int64, the cells [start, stop) of each bin
+    bounds_us: np.ndarray | torch.Tensor  # (W, 2) int64, [start, end) of each window, from any origin
+    places: np.ndarray | torch.Tensor  # (W,) int64, the frame of each window, counted through all frames in order
+    first: int = 0  # number of the first cell among all that were counted with one ring
+
+    def __len__(self) -> int:
+        """Return the number of windows."""
+        return len(self.places)
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceBatch:
+    """L consecutive steps of B streams. `frame_index` lists the M labelled (step, stream) pairs in order of steps.
+
+    Only the frames, the targets and the pseudo-label scores move to the device of the model. The other tensors control
+    what is computed. They stay on the CPU, so that reading them never waits for the device.
+    """
+
+    hist: torch.Tensor  # (L, B, C, H, W) uint8; empty while `events` holds what is to be counted
+    dt_us: torch.Tensor  # (L, B) int64
+    is_first: torch.Tensor  # (B,) bool, the stream starts a recording here, from the zero state
+    is_pad: torch.Tensor  # (L, B) bool, steps after the end of a recording
+    frame_index: torch.Tensor  # (M, 2) int64
+    targets: torch.Tensor  # (M, N, 5) float32 [class, cx, cy, w, h], frame pixels; zero rows are padding
+    num_targets: torch.Tensor  # (M,) int64
+    t_us: torch.Tensor  # (M,) int64, time of the label
+    slot: torch.Tensor  # (B,) int64, index in the state bank; -1 for a random chunk
+    recording: torch.Tensor  # (B,) int64, index of the recording in its split
+    pseudo_scores: torch.Tensor | None = None  # (M, N) float32, see Labels.pseudo_score; None: all are annotated
+    events: PackedEvents | None = None  # the frames before they are counted; None: they are in `hist`
+
+    def pin_memory(self) -> SequenceBatch:
+        """Return the batch with its tensors in pinned memory, and of its events the cells, which a device reads."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "events"}
+        pinned = {name: tensor.pin_memory() for name, tensor in tensors.items() if tensor is not None}
+        events = self.events
+        if events is not None:
+            events = replace(events, cells=events.cells.pin_memory())  # type: ignore[union-attr]
+        return SequenceBatch(**pinned, events=events)
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> SequenceBatch:
+        """Return the batch with its frames, targets and pseudo-label scores on a device.
+
+        Args:
+            device: The device of the model.
+            non_blocking: Copy asynchronously if the source is pinned memory.
+        """
+        tensors = {name: getattr(self, name) for name in ("hist", "targets", "pseudo_scores")}
+        moved = {
+            name: tensor.to(device, non_blocking=non_blocking) for name, tensor in tensors.items() if tensor is not None
+        }
+        return replace(self, **moved)

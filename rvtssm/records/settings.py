@@ -46,7 +46,7 @@ class ReadOptions:
     width: int | None = None  # of the sensor, pixels
     repair: bool | None = None  # read recordings with many faulty events
     time_unit: str | None = None  # one of TIME_UNITS
-    format: str | None = None  # a key of readers.table.READERS
+    format: str | None = None  # a key of READERS
     columns: Mapping[str, str] = field(default_factory=dict)  # by t, x, y, p: the name, or the number from 0
     key: str | None = None  # group or table of the events in an HDF5 file that holds several
     # Fields that hold only for files that do not say it themselves, as those of a whole folder do.
@@ -58,12 +58,8 @@ class ReadOptions:
                 raise UserError("setting.form", name=name, found=repr(side), needed="give a whole number of pixels")
         check_choice("time_unit", self.time_unit, (*TIME_UNITS, None))
         if self.columns and set(self.columns) != set("txyp"):
-            raise UserError(
-                "setting.form",
-                name="columns",
-                found=dict(self.columns),
-                needed=f"it must name the columns t, x, y and p, as in {COLUMNS_EXAMPLE}",
-            )
+            needed = f"it must name the columns t, x, y and p, as in {COLUMNS_EXAMPLE}"
+            raise UserError("setting.form", name="columns", found=dict(self.columns), needed=needed)
 
     @classmethod
     def of(cls, settings: Any) -> ReadOptions:
@@ -216,14 +212,11 @@ class WindowSettings:
         check_choice("representation", self.representation, CHANNELS_PER_BIN)
         check_choice("reduce", self.reduce, REDUCTIONS)
         if self.convention == "rvt" and (self.representation, self.reduce) != ("histogram", "nearest"):
-            raise UserError(
-                "setting.conflict",
-                name="convention",
-                found="rvt",
-                needed="it reproduces RVT's histograms of one pixel of each square, not "
-                f"representation={self.representation} with reduce={self.reduce}",
-                advice="use exact",
+            needed = (
+                "it reproduces RVT's histograms of one pixel of each square, not "
+                f"representation={self.representation} with reduce={self.reduce}"
             )
+            raise UserError("setting.conflict", name="convention", found="rvt", needed=needed, advice="use exact")
         check_number("count_cutoff", self.count_cutoff, 1, 255, is_whole=True)
         check_counts(num_bins=self.num_bins)
         check_number("stride_us", self.stride_us, 1)

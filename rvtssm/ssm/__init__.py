@@ -100,13 +100,9 @@ class TemporalConfig(Settings, section="temporal"):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.dt_min > self.dt_max:
-            raise UserError(
-                "setting.conflict",
-                name="temporal.dt_min",
-                found=self.dt_min,
-                needed=f"temporal.dt_max={self.dt_max}",
-                advice="give dt_min <= dt_max",
-            )
+            needed = f"temporal.dt_max={self.dt_max}"
+            advice = "give dt_min <= dt_max"
+            raise UserError("setting.conflict", name="temporal.dt_min", found=self.dt_min, needed=needed, advice=advice)
 
     @classmethod
     def of_layer(cls, config: object, layer: type[TemporalLayer], dim: object) -> TemporalConfig:
@@ -126,21 +122,13 @@ class TemporalConfig(Settings, section="temporal"):
         if config is None:
             return cls(name=name).of_class(layer)
         if not isinstance(config, cls):
-            raise UserError(
-                "setting.form",
-                name="config",
-                found=f"{config!r:.100}",
-                needed="the settings of a layer are a TemporalConfig",
-                advice=f"for 16 modes, pass TemporalConfig(name={name!r}, state_size=16)",
-            )
+            needed = "the settings of a layer are a TemporalConfig"
+            advice = f"for 16 modes, pass TemporalConfig(name={name!r}, state_size=16)"
+            raise UserError("setting.form", name="config", found=f"{config!r:.100}", needed=needed, advice=advice)
         if config.name != name:
-            raise UserError(
-                "setting.conflict",
-                name="temporal.name",
-                found=config.name,
-                needed=f"these settings were given to {name}",
-                advice=f"name the layer in them, as in TemporalConfig(name={name!r}, ...)",
-            )
+            needed = f"these settings were given to {name}"
+            advice = f"name the layer in them, as in TemporalConfig(name={name!r}, ...)"
+            raise UserError("setting.conflict", name="temporal.name", found=config.name, needed=needed, advice=advice)
         return config.of_class(layer)
 
     def of_class(self, layer: type[TemporalLayer]) -> TemporalConfig:
@@ -191,13 +179,10 @@ class TemporalConfig(Settings, section="temporal"):
             reason: Why the layer has no bandlimit, for the message.
         """
         if self.bandlimit:
-            raise UserError(
-                "setting.conflict",
-                name="temporal.bandlimit",
-                found=f"{self.bandlimit:g}",
-                needed=f"it is not defined for temporal.name={self.name}: {reason}",
-                advice="use temporal.bandlimit=0, or one of the layers s4d, s5",
-            )
+            found = f"{self.bandlimit:g}"
+            needed = f"it is not defined for temporal.name={self.name}: {reason}"
+            advice = "use temporal.bandlimit=0, or one of the layers s4d, s5"
+            raise UserError("setting.conflict", name="temporal.bandlimit", found=found, needed=needed, advice=advice)
 
 
 __all__ = ["LSTM", "S4", "S4D", "S5", "S7", "SelectiveS5", "TemporalConfig"]

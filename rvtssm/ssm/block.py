@@ -96,11 +96,8 @@ class _Block(TemporalLayer):
         like = next(self.parameters())
         check_input(x, norm.normalized_shape[0], like)
         if like.dtype not in (torch.float32, torch.float64):
-            raise UserError(
-                "layer.weights",
-                found=f"the layer has weights of {like.dtype}",
-                advice="call layer.float(), and compute inside torch.autocast for matrix products of lower precision",
-            )
+            advice = "call layer.float(), and compute inside torch.autocast for matrix products of lower precision"
+            raise UserError("layer.weights", found=f"the layer has weights of {like.dtype}", advice=advice)
         check_precision(x, like)
         normed: Tensor = norm(x)
         return normed

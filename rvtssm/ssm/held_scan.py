@@ -35,11 +35,8 @@ def held_scan(lambda_: Tensor, step: Tensor, drive: Tensor, state: Tensor) -> tu
     """
     check_recurrence(lambda_[None, None], tuple(drive.shape), state)
     if step.shape != drive.shape:
-        raise UserError(
-            "scan.shapes",
-            found=f"got step {tuple(step.shape)} and drive {tuple(drive.shape)}",
-            needed="both must be (L, N, P): time comes first",
-        )
+        found = f"got step {tuple(step.shape)} and drive {tuple(drive.shape)}"
+        raise UserError("scan.shapes", found=found, needed="both must be (L, N, P): time comes first")
     before = torch.view_as_real(state)
     states, last, *_ = _held_scan(torch.view_as_real(lambda_), step.to(before.dtype), torch.view_as_real(drive), before)
     return torch.view_as_complex(states), torch.view_as_complex(last)

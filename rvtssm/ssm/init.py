@@ -124,21 +124,13 @@ def initial_modes(name: str, size: int, num_blocks: int = 1, half: bool = False)
     """
     check_choice("temporal.init", name, INITIAL_MODES)
     if size % num_blocks:
-        raise UserError(
-            "setting.conflict",
-            name="temporal.state_size",
-            found=size,
-            needed=f"it cannot be divided into temporal.num_blocks={num_blocks} equal blocks",
-        )
+        needed = f"it cannot be divided into temporal.num_blocks={num_blocks} equal blocks"
+        raise UserError("setting.conflict", name="temporal.state_size", found=size, needed=needed)
     block = size // num_blocks
     if block % 2 and (half or name != "legs"):
-        raise UserError(
-            "setting.conflict",
-            name="temporal.state_size",
-            found=size,
-            needed=f"a HiPPO block of {block} modes cannot be split into conjugate pairs",
-            advice=f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks",
-        )
+        needed = f"a HiPPO block of {block} modes cannot be split into conjugate pairs"
+        advice = f"half_state and init={name!r} need an even temporal.state_size / temporal.num_blocks"
+        raise UserError("setting.conflict", name="temporal.state_size", found=size, needed=needed, advice=advice)
     if wants_shapes_only():
         num_modes = size // (1 + half)
         basis = torch.empty(size, num_modes, dtype=torch.complex128, device="meta")  # may be too large for the memory

@@ -122,12 +122,9 @@ class TemporalLayer(nn.Module, ABC):
         Raises:
             UserError: If the layer has no such step.
         """
-        raise UserError(
-            "layer.lacks",
-            name=type(self).__name__,
-            found="it cannot be exported: it has no step in real numbers that takes the step scale",
-            advice="use s5, s4d, s4, selective_s5 or s7 with its default settings, or lstm",
-        )
+        found = "it cannot be exported: it has no step in real numbers that takes the step scale"
+        advice = "use s5, s4d, s4, selective_s5 or s7 with its default settings, or lstm"
+        raise UserError("layer.lacks", name=type(self).__name__, found=found, advice=advice)
 
     def spectrum(self) -> Spectrum | str:
         """Return the modes of the layer at its training step, or a sentence that says why it has none."""
@@ -150,12 +147,8 @@ class TemporalLayer(nn.Module, ABC):
         Raises:
             UserError: If the layer has no such response.
         """
-        raise UserError(
-            "layer.lacks",
-            name=type(self).__name__,
-            found="it has no kernel()",
-            advice="use one of the layers s4, s4d, s5, whose impulse response does not depend on the input",
-        )
+        advice = "use one of the layers s4, s4d, s5, whose impulse response does not depend on the input"
+        raise UserError("layer.lacks", name=type(self).__name__, found="it has no kernel()", advice=advice)
 
     def h2_norm(self, omega_min: float = OMEGA_MIN, omega_max: float = OMEGA_MAX) -> Tensor:
         """Return the H2 norm of the layer within a band of frequencies, as a tensor (). See `rvtssm.ssm.spectrum`.
@@ -182,12 +175,8 @@ class TemporalLayer(nn.Module, ABC):
         Raises:
             UserError: If the layer has no transfer function.
         """
-        raise UserError(
-            "layer.lacks",
-            name=f"temporal.name={self.name}",
-            found="it has no H2 norm",
-            advice="use one of the layers s4, s4d, s5, whose frequency response does not depend on the input",
-        )
+        advice = "use one of the layers s4, s4d, s5, whose frequency response does not depend on the input"
+        raise UserError("layer.lacks", name=f"temporal.name={self.name}", found="it has no H2 norm", advice=advice)
 
 
 def to_constant(step_scale: StepScale) -> StepScale:

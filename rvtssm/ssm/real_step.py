@@ -197,11 +197,8 @@ def split_bandlimit(layer: Any, lambda_: Tensor, dt: Tensor) -> tuple[Tensor | N
 def check_modes(lambda_: Tensor) -> None:
     """Raise a UserError if a mode is 0, because the real step divides by the modes."""
     if bool((lambda_.abs() == 0).any()):
-        raise UserError(
-            "layer.lacks",
-            found="a mode with lambda = 0 cannot be exported",
-            advice="train with temporal.clip_real=true",
-        )
+        found = "a mode with lambda = 0 cannot be exported"
+        raise UserError("layer.lacks", found=found, advice="train with temporal.clip_real=true")
 
 
 def _held(lambda_: Pair, step: Tensor) -> tuple[Pair, Pair]:

@@ -54,13 +54,10 @@ class S4SSM(PerFeatureLayer):
         size = config.state_size or STATE_SIZE
         config.refuse_bandlimit("it does not oscillate at the frequencies of its normal part")
         if config.init != "legs" or size % 2:
-            raise UserError(
-                "setting.conflict",
-                name="temporal.init",
-                found=f"{config.init}, state_size={size}",
-                needed="temporal.name=s4 needs init=legs and an even state_size",
-                advice="temporal.name=s4d has other initialisations",
-            )
+            found = f"{config.init}, state_size={size}"
+            needed = "temporal.name=s4 needs init=legs and an even state_size"
+            advice = "temporal.name=s4d has other initialisations"
+            raise UserError("setting.conflict", name="temporal.init", found=found, needed=needed, advice=advice)
         lambda_, p, b = torch.empty(3, size // 2, dtype=torch.complex128)
         if not wants_shapes_only():
             lambda_, p, b = (torch.from_numpy(array)[size // 2 :].to(lambda_.device) for array in hippo_legs(size)[:3])

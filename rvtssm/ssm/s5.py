@@ -170,12 +170,9 @@ class S5SSM(TemporalLayer):
 
     def real_step(self) -> TemporalLayer:
         if self.bidirectional:
-            raise UserError(
-                "layer.lacks",
-                name="temporal.bidirectional=true",
-                found="it cannot be exported: the layer also scans each chunk from its end, so it has no single step",
-                advice="train with temporal.bidirectional=false",
-            )
+            found = "it cannot be exported: the layer also scans each chunk from its end, so it has no single step"
+            advice = "train with temporal.bidirectional=false"
+            raise UserError("layer.lacks", name="temporal.bidirectional=true", found=found, advice=advice)
         return _RealS5(self)
 
     def spectrum(self) -> Spectrum:
@@ -184,11 +181,8 @@ class S5SSM(TemporalLayer):
     def kernel(self, num_steps: int, step_scale: StepScale = 1.0) -> Tensor:
         """Return the impulse response (L, H, H). See `TemporalLayer.kernel`."""
         if self.bidirectional:
-            raise UserError(
-                "layer.lacks",
-                name="temporal.bidirectional=true",
-                found="the layer also responds before an impulse, so it has no kernel",
-            )
+            found = "the layer also responds before an impulse, so it has no kernel"
+            raise UserError("layer.lacks", name="temporal.bidirectional=true", found=found)
         check_number("num_steps", num_steps, 1, is_whole=True)
         impulses = F.pad(torch.eye(len(self.D)).to(self.D)[None], (0, 0, 0, 0, 0, num_steps - 1))  # (L, H, H)
         response: Tensor = self(impulses, None, step_scale)[0]

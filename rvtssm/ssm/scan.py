@@ -61,12 +61,9 @@ def sweeps(device_type: str, method: str = "auto") -> Sweeps:
             return scan_triton
         return KernelsOrLoop(scan_triton)
     if device_type == "cuda" and method == "triton":
-        raise UserError(
-            "install.extra",
-            name="temporal.scan=triton",
-            found="it needs Triton, which is not installed",
-            advice="install it, or use auto or loop",
-        )
+        found = "it needs Triton, which is not installed"
+        advice = "install it, or use auto or loop"
+        raise UserError("install.extra", name="temporal.scan=triton", found=found, advice=advice)
     return scan_loop
 
 
@@ -160,11 +157,8 @@ def operator(name: str) -> Callable[[Callable[..., Any]], Any]:
 
 def no_second_derivative(*_: Any) -> NoReturn:
     """Raise a UserError. It is the derivative of operators that compute a gradient."""
-    raise UserError(
-        "layer.lacks",
-        found="s5, selective_s5 and s7 have no second derivative, as after create_graph=True",
-        advice="use s4, s4d or lstm, which do",
-    )
+    found = "s5, selective_s5 and s7 have no second derivative, as after create_graph=True"
+    raise UserError("layer.lacks", found=found, advice="use s4, s4d or lstm, which do")
 
 
 @operator("scan")

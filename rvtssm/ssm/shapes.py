@@ -32,18 +32,12 @@ def check_input(x: Tensor, dim: int, like: Tensor, step_scale: Any = 1.0) -> Non
             "features come last",
         )
     if not x.is_floating_point() or x.device != like.device:
-        raise UserError(
-            "layer.input",
-            found=f"got an input of {x.dtype} on {x.device}",
-            needed=f"the layer takes floating-point numbers on its own device, {like.device}",
-            advice="pass x.float().to(device)",
-        )
+        found = f"got an input of {x.dtype} on {x.device}"
+        needed = f"the layer takes floating-point numbers on its own device, {like.device}"
+        raise UserError("layer.input", found=found, needed=needed, advice="pass x.float().to(device)")
     if not x.numel():
-        raise UserError(
-            "layer.input",
-            found=f"got an input of the shape {tuple(x.shape)}",
-            advice="pass at least one step of one sequence",
-        )
+        found = f"got an input of the shape {tuple(x.shape)}"
+        raise UserError("layer.input", found=found, advice="pass at least one step of one sequence")
     if isinstance(step_scale, Tensor) and step_scale.ndim:
         check_axes(step_scale)
         if step_scale.ndim == 1 and len(step_scale) > 1 and x.shape[0] > 1:
@@ -64,11 +58,8 @@ def check_precision(x: Tensor, like: Tensor) -> None:
         like: A parameter of the layer.
     """
     if x.dtype != like.dtype and not (torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type)):
-        raise UserError(
-            "layer.input",
-            found=f"got an input of {x.dtype}, but the layer has weights of {like.dtype}",
-            advice=f"pass x.to({like.dtype})",
-        )
+        found = f"got an input of {x.dtype}, but the layer has weights of {like.dtype}"
+        raise UserError("layer.input", found=found, advice=f"pass x.to({like.dtype})")
 
 
 def fitting_state(
@@ -113,23 +104,18 @@ def fitting_state(
         if not isinstance(leaf, Tensor) or leaf.shape != (x.shape[1], *shape):
             _refuse(x, leaves, shapes)
         if leaf.device != like.device or leaf.dtype != dtype:
-            raise UserError(
-                "layer.state",
-                found=f"got a state of {leaf.dtype} on {leaf.device}",
-                needed=f"the layer needs {dtype} on {like.device}",
-                advice="convert the state, or start with state=None",
-            )
+            found = f"got a state of {leaf.dtype} on {leaf.device}"
+            needed = f"the layer needs {dtype} on {like.device}"
+            advice = "convert the state, or start with state=None"
+            raise UserError("layer.state", found=found, needed=needed, advice=advice)
     return state
 
 
 def check_axes(step_scale: Tensor) -> None:
     """Raise a UserError if a step scale has more than two axes."""
     if step_scale.ndim > 2:
-        raise UserError(
-            "layer.step_scale",
-            found=f"step_scale has the shape {tuple(step_scale.shape)}",
-            needed="a number, (1, G) or (L, G)",
-        )
+        found = f"step_scale has the shape {tuple(step_scale.shape)}"
+        raise UserError("layer.step_scale", found=found, needed="a number, (1, G) or (L, G)")
 
 
 def check_fit(scale_steps: int, groups: int, num_steps: int, num_sequences: int) -> None:
@@ -171,11 +157,9 @@ def check_recurrence(decay: Tensor, drive_shape: tuple[int, ...], state: Tensor)
             "may be empty",
         )
     if not is_number or decay.is_complex() != state.is_complex() or decay.device != state.device:
-        raise UserError(
-            "scan.shapes",
-            found=f"got a decay of {decay.dtype} on {decay.device} and a state of {state.dtype} on {state.device}",
-            needed="both must be complex, or both real floating-point numbers, on the same device",
-        )
+        found = f"got a decay of {decay.dtype} on {decay.device} and a state of {state.dtype} on {state.device}"
+        needed = "both must be complex, or both real floating-point numbers, on the same device"
+        raise UserError("scan.shapes", found=found, needed=needed)
     check_fit(decay.shape[0], decay.shape[1], num_steps, rows[0])
 
 

@@ -153,10 +153,7 @@ def energy_quadrature(
 
 def _check_band(is_valid: bool, omega_min: float, omega_max: float) -> None:
     if not is_valid:
-        raise UserError(
-            "setting.out_of_range",
-            name="band",
-            found=f"{omega_min} to {omega_max} rad per step",
-            needed="it is empty or infinite",
-            advice="give 0 < omega_min < omega_max",
-        )
+        found = f"{omega_min} to {omega_max} rad per step"
+        needed = "it is empty or infinite"
+        advice = "give 0 < omega_min < omega_max"
+        raise UserError("setting.out_of_range", name="band", found=found, needed=needed, advice=advice)

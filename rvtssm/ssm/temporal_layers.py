@@ -36,14 +36,11 @@ def build_temporal_layer(config: TemporalConfig, dim: int) -> TemporalLayer:
         UserError: If the name or the discretisation is unknown, or the first argument holds no settings.
     """
     if not isinstance(config, TemporalConfig):
-        raise UserError(
-            "setting.form",
-            name="config",
-            found=f"{config!r:.60}",
-            needed="the first argument of build_temporal_layer is a TemporalConfig",
-            advice="give the settings first, then the number of features, as in build_temporal_layer(TemporalConfig(), "
-            "32)",
+        needed = "the first argument of build_temporal_layer is a TemporalConfig"
+        advice = (
+            "give the settings first, then the number of features, as in build_temporal_layer(TemporalConfig(), 32)"
         )
+        raise UserError("setting.form", name="config", found=f"{config!r:.60}", needed=needed, advice=advice)
     check_part("temporal.name", config.name, TEMPORAL_LAYERS)
     layer = TEMPORAL_LAYERS[config.name](dim, config)
     # Settings that the layer would ignore are refused.

@@ -41,11 +41,8 @@ def check_extra(what: str, extra: str, *modules: str) -> None:
     missing = [_NAMES.get(module, module) for module in modules if not is_installed(module)]
     if missing:
         packages = f"package{'s' * (len(missing) > 1)} {', '.join(missing)}"
-        raise UserError(
-            "install.extra",
-            found=f"{what} needs the {packages}",
-            advice=f"run `bash scripts/install.sh {extra}` in the checkout",
-        )
+        found = f"{what} needs the {packages}"
+        raise UserError("install.extra", found=found, advice=f"run `bash scripts/install.sh {extra}` in the checkout")
 
 
 def check_part(key: str, name: str, table: Collection[str]) -> None:
@@ -57,13 +54,8 @@ def check_part(key: str, name: str, table: Collection[str]) -> None:
         table: The names of all parts.
     """
     if name not in table:
-        raise UserError(
-            "setting.no_such_part",
-            name=key,
-            found=name,
-            needed=table,
-            advice="or add your own part with plugins=[FILE]; in Python, import the file first",
-        )
+        advice = "or add your own part with plugins=[FILE]; in Python, import the file first"
+        raise UserError("setting.no_such_part", name=key, found=name, needed=table, advice=advice)
 
 
 def import_plugins(paths: Iterable[str]) -> None:
@@ -85,11 +77,8 @@ def import_plugins(paths: Iterable[str]) -> None:
         # A module of the same name that was there first would hide the file.
         imported = getattr(importlib.import_module(file.stem), "__file__", None)
         if imported is None or Path(imported).resolve() != file:
-            raise UserError(
-                "plugin.same_name",
-                name=f"plugins=[{path}]",
-                found=f"another module is named {file.stem} ({imported or 'built in'})",
-            )
+            found = f"another module is named {file.stem} ({imported or 'built in'})"
+            raise UserError("plugin.same_name", name=f"plugins=[{path}]", found=found)
 
 
 @functools.cache

@@ -143,7 +143,7 @@ def check_value(
     if isinstance(value, list | tuple):
         if limits.is_filled and not value:
             raise UserError("setting.form", name=name, found="[]", needed=f"name at least one{or_null}")
-        if limits.is_distinct and len({_as_key(element) for element in value}) < len(value):
+        if limits.is_distinct and len({*map(_as_key, value)}) < len(value):
             raise UserError("setting.form", name=name, found=shown(value), needed="name each element once")
         for element in value:
             check_value(name, element, limits, is_number, is_whole, or_null)

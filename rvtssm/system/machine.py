@@ -69,11 +69,8 @@ def check_memory(num_bytes: int, what: str) -> None:
         what: What needs the memory and what to make smaller, the start of the message.
     """
     if num_bytes > _SMALL and (free := free_bytes()) is not None and num_bytes > free:
-        raise UserError(
-            "memory.too_little",
-            name=what,
-            found=f"that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free",
-        )
+        found = f"that takes {num_bytes / 1e9:.4g} GB of memory, but only {free / 1e9:.3g} GB are free"
+        raise UserError("memory.too_little", name=what, found=found)
 
 
 def return_freed_memory() -> None:

@@ -63,13 +63,11 @@ def locked(folder: Path | str) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
     except Timeout:
-        raise UserError(
-            "run.in_use",
-            name=folder,
-            found=f"it is in use by {_content(path)}",
-            advice="wait for it or choose another folder. If its machine was lost, a network disk may keep the lock; "
-            f"then delete {path}",
-        ) from None
+        advice = (
+            "wait for it or choose another folder. If its machine was lost, a network disk may keep the lock; "
+            f"then delete {path}"
+        )
+        raise UserError("run.in_use", name=folder, found=f"it is in use by {_content(path)}", advice=advice) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -154,7 +152,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
                     os.fsync(file.fileno())
         _refuse_others(folder, own, [path.name for path in files])
         written = _read_written(folder)  # again, because the block may have written another set
-        new = {_stamp(path) for path in files}
+        new = {*map(_stamp, files)}
         # Old and new files are listed until all are moved, so that a killed run leaves none that nobody owns.
         _write_written(folder, staged, {**written, name: sorted(own | new)})
         # Files of the set that are not written any more go, and others stay.
@@ -208,12 +206,8 @@ def _refuse_others(folder: Path, own: set[str], patterns: Sequence[str]) -> None
     """Raise UserError if a file that matches a pattern was not written by the set that owns these stamps."""
     for path in sorted(folder.iterdir()):
         if any(fnmatchcase(path.name, pattern) for pattern in patterns) and _stamp(path) not in own:
-            raise UserError(
-                "file.exists",
-                name=path,
-                found="this file was written, or changed, by someone else",
-                advice="move it, or choose another folder with out=",
-            )
+            found = "this file was written, or changed, by someone else"
+            raise UserError("file.exists", name=path, found=found, advice="move it, or choose another folder with out=")
 
 
 def write_files(folder: Path, content: Mapping[str, bytes]) -> None:

@@ -31,14 +31,11 @@ def is_url(where: Path | str | None) -> bool:
 def check_local(key: str, where: str | None) -> None:
     """Raise UserError for a URL in place of a folder to write to."""
     if is_url(where):
-        raise UserError(
-            "setting.form",
-            name=key,
-            found=where,
-            needed="this is a URL, which can only be read",
-            advice="name a folder of this machine, and copy it with the tool of the store afterwards, such as `aws s3 "
-            "sync`",
+        needed = "this is a URL, which can only be read"
+        advice = (
+            "name a folder of this machine, and copy it with the tool of the store afterwards, such as `aws s3 sync`"
         )
+        raise UserError("setting.form", name=key, found=where, needed=needed, advice=advice)
 
 
 def absolute_path(where: str) -> str:
@@ -64,11 +61,8 @@ def local_path(where: Path | str, *parts: str) -> Path:
     # Credentials and ways out of the folder have no place in a URL.
     match = _URL.fullmatch(url)
     if match is None or not all(map(_is_name, match[2].split("/"))):
-        raise UserError(
-            "remote.address",
-            found="the URL has @, ?, #, // or .. in its path",
-            advice="write s3://BUCKET/FOLDER, credentials elsewhere",
-        )
+        found = "the URL has @, ?, #, // or .. in its path"
+        raise UserError("remote.address", found=found, advice="write s3://BUCKET/FOLDER, credentials elsewhere")
     check_extra(url, "remote", "fsspec", *(["s3fs"] if match[1] == "s3" else []))
     root = cache_folder() / "remote" / match[1] / match[2]
     try:

@@ -92,7 +92,7 @@ class Processes(ProcessPoolExecutor):
 
     def __init__(self, num_workers: int, environments: Sequence[Mapping[str, str]] = ({},)) -> None:
         context = multiprocessing.get_context("spawn")
-        begin = context.Value("i", 0), [dict(variables) for variables in environments]
+        begin = context.Value("i", 0), [*map(dict, environments)]
         super().__init__(num_workers, context, _begin, begin)
         self.num_workers = num_workers
 
@@ -130,21 +130,15 @@ class DaskCluster(Executor):
             self._client = Client(address, timeout=timeout_s, set_as_default=False)
         except (OSError, ValueError) as error:
             reason = in_one_line(error)
-            raise UserError(
-                "remote.cluster",
-                name=f"scheduler={address}",
-                found=f"no dask scheduler answers ({reason})",
-                advice="start one there",
-            ) from None
+            found = f"no dask scheduler answers ({reason})"
+            advice = "start one there"
+            raise UserError("remote.cluster", name=f"scheduler={address}", found=found, advice=advice) from None
         self.num_workers = sum(self._client.nthreads().values())
         if not self.num_workers:
             self._client.close()
-            raise UserError(
-                "remote.cluster",
-                name=f"scheduler={address}",
-                found="the dask cluster has no workers",
-                advice=f"start them with `dask worker {address}`",
-            )
+            found = "the dask cluster has no workers"
+            advice = f"start them with `dask worker {address}`"
+            raise UserError("remote.cluster", name=f"scheduler={address}", found=found, advice=advice)
         self._executor = self._client.get_executor()
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> "Future[Any]":

@@ -114,12 +114,8 @@ class TrainingConfig(Settings, section="training"):
         super().__post_init__()
         check_class_map("training.class_map", self.class_map)
         if self.class_map and self.init_from is None:
-            raise UserError(
-                "setting.needs",
-                name="training.class_map",
-                found=self.class_map,
-                needed="it renames classes of training.init_from; name these weights as well",
-            )
+            needed = "it renames classes of training.init_from; name these weights as well"
+            raise UserError("setting.needs", name="training.class_map", found=self.class_map, needed=needed)
         check_loggers(self.loggers)
         if self.sync_batchnorm and self.freeze_batchnorm:
             raise UserError(
@@ -133,13 +129,11 @@ def check_loggers(names: Sequence[str]) -> None:
     """Raise UserError for a name that cannot be a logger: neither `tensorboard` nor the full name of a class."""
     for name in names:
         if name != "tensorboard" and "." not in name:
-            raise UserError(
-                "setting.choice",
-                name="training.loggers",
-                found=name,
-                needed="give tensorboard or the full name of a logger class, such as "
-                "lightning.pytorch.loggers.WandbLogger (CSV is always written)",
+            needed = (
+                "give tensorboard or the full name of a logger class, such as "
+                "lightning.pytorch.loggers.WandbLogger (CSV is always written)"
             )
+            raise UserError("setting.choice", name="training.loggers", found=name, needed=needed)
 
 
 @dataclass

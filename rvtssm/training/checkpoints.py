@@ -343,12 +343,9 @@ def read_states(checkpoint: Path, stored: list[Any], rank: int) -> dict[str, Any
     if isinstance(states, str):
         path = checkpoint.parent / states
         if not path.is_file():
-            raise UserError(
-                "file.missing",
-                name=path,
-                found=f"process {rank} of the {len(stored)} that wrote {checkpoint} stored its streams there",
-                advice=f"copy the files {', '.join(stored[1:])} together with the checkpoint",
-            )
+            found = f"process {rank} of the {len(stored)} that wrote {checkpoint} stored its streams there"
+            advice = f"copy the files {', '.join(stored[1:])} together with the checkpoint"
+            raise UserError("file.missing", name=path, found=found, advice=advice)
         states = load_file(path)
     return states
 

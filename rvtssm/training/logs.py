@@ -48,7 +48,7 @@ def build_loggers(names: Sequence[str], out_dir: Path, first_step: int = 0) -> l
         logger_class = _logger_class(name)
         with _ends_no_run(name):
             loggers.append(_build_logger(name, logger_class, out_dir))
-    return [guarded(logger) for logger in (*loggers, OneCSV(out_dir, first_step))]
+    return [*map(guarded, (*loggers, OneCSV(out_dir, first_step)))]
 
 
 class OneCSV(CSVLogger):
@@ -152,21 +152,13 @@ def _logger_class(name: str) -> type[Logger]:
     try:
         logger_class = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError) as error:  # the last two: a dot in front
-        raise UserError(
-            "setting.choice",
-            name="training.loggers",
-            found=name,
-            needed=f"there is no such class ({error})",
-            advice="install its package, or correct the name",
-        ) from None
+        needed = f"there is no such class ({error})"
+        advice = "install its package, or correct the name"
+        raise UserError("setting.choice", name="training.loggers", found=name, needed=needed, advice=advice) from None
     if not (isinstance(logger_class, type) and issubclass(logger_class, Logger)):
-        raise UserError(
-            "setting.choice",
-            name="training.loggers",
-            found=name,
-            needed="it is not a logger of Lightning",
-            advice="name a class such as lightning.pytorch.loggers.WandbLogger",
-        )
+        needed = "it is not a logger of Lightning"
+        advice = "name a class such as lightning.pytorch.loggers.WandbLogger"
+        raise UserError("setting.choice", name="training.loggers", found=name, needed=needed, advice=advice)
     return logger_class
 
 
@@ -182,13 +174,9 @@ def _build_logger(name: str, logger_class: type[Logger], out_dir: Path) -> Logge
             "install.extra", name=f"training.loggers={name}", found=f"a package is missing: {error}"
         ) from None
     except TypeError as error:
-        raise UserError(
-            "setting.form",
-            name="training.loggers",
-            found=name,
-            needed=f"it needs arguments ({error})",
-            advice="name a subclass of yours that gives them",
-        ) from None
+        needed = f"it needs arguments ({error})"
+        advice = "name a subclass of yours that gives them"
+        raise UserError("setting.form", name="training.loggers", found=name, needed=needed, advice=advice) from None
 
 
 class FirstValidation(L.Callback):

@@ -18,9 +18,8 @@ from rvtssm.system.output_folder import locked
 from rvtssm.system.user_error import UserError, errors_about, in_one_line
 from rvtssm.training import TrainSections, with_settings_of_files
 from rvtssm.training.checkpoints import best_checkpoint, has_no_patience, step_of, validations_without_gain
-from rvtssm.training.memory import check_step_memory, with_divided_batch
 from rvtssm.training.module import DetectionModule, ModuleSettings, Start
-from rvtssm.training.preflight import check, check_scored, describe
+from rvtssm.training.preflight import check, check_scored, check_step_memory, describe, with_divided_batch
 from rvtssm.training.progress import facts, say, say_doubts, say_interrupted_at_the_end, say_trained
 from rvtssm.training.resume import check_same_run, decisive_settings, find_resume, has_lower_rate, is_extension
 from rvtssm.training.trainer import build_trainer, check_compiler, choose_precision, speed_up
@@ -153,11 +152,9 @@ def _fit(trainer: L.Trainer, module: DetectionModule, data: TrainingData, resume
         raise
     except RuntimeError as error:
         if trainer.world_size > 1 and any(sign in str(error).lower() for sign in _LOST_PEER):
-            raise UserError(
-                "run.process_ended",
-                found=f"another process of this training has ended ({in_one_line(error)[:80]})",
-                advice="its own lines say why; the same command with resume=auto goes on from the last checkpoint",
-            ) from None
+            found = f"another process of this training has ended ({in_one_line(error)[:80]})"
+            advice = "its own lines say why; the same command with resume=auto goes on from the last checkpoint"
+            raise UserError("run.process_ended", found=found, advice=advice) from None
         raise
 
 

@@ -15,8 +15,7 @@ from rich.table import Column
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.detector import count_parameters
-from rvtssm.models.parts import head_class
+from rvtssm.models.detector import count_parameters, head_class
 from rvtssm.training import TrainSections
 from rvtssm.training.checkpoints import best_checkpoint, checkpoints_of, last_checkpoint
 from rvtssm.training.module import DetectionModule

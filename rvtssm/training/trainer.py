@@ -91,33 +91,23 @@ def check_processes(devices: int, num_nodes: int) -> None:
     name = launcher()
     if name is None:
         if num_nodes > 1 and "MASTER_ADDR" not in os.environ:  # the processes would wait for each other in vain
-            raise UserError(
-                "setting.needs",
-                name="training.num_nodes",
-                found=num_nodes,
-                needed="a launcher tells the machines of each other",
-                advice="start the training with scripts/train_torchrun.sh or scripts/train_slurm.sh",
-            )
+            needed = "a launcher tells the machines of each other"
+            advice = "start the training with scripts/train_torchrun.sh or scripts/train_slurm.sh"
+            raise UserError("setting.needs", name="training.num_nodes", found=num_nodes, needed=needed, advice=advice)
         return
     # With one, it has started as many processes as the settings say.
     started = LAUNCHERS[name]().world_size()
     if started != devices * num_nodes:
-        raise UserError(
-            "setting.conflict",
-            name="training.devices",
-            found=devices,
-            needed=f"with training.num_nodes={num_nodes} this makes {devices * num_nodes} processes, but {name} has "
-            f"started {started}",
-            advice=f"set both as they were given to {name}",
+        needed = (
+            f"with training.num_nodes={num_nodes} this makes {devices * num_nodes} processes, but {name} has "
+            f"started {started}"
         )
+        advice = f"set both as they were given to {name}"
+        raise UserError("setting.conflict", name="training.devices", found=devices, needed=needed, advice=advice)
     if name == "srun" and started > 1 and "SLURM_NTASKS_PER_NODE" not in os.environ:  # Lightning needs this variable
-        raise UserError(
-            "setting.needs",
-            name="training.num_nodes",
-            found=num_nodes,
-            needed=f"srun has started {started} processes without saying how many per node",
-            advice=f"start them with --nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks",
-        )
+        needed = f"srun has started {started} processes without saying how many per node"
+        advice = f"start them with --nodes={num_nodes} --ntasks-per-node={devices} instead of --ntasks"
+        raise UserError("setting.needs", name="training.num_nodes", found=num_nodes, needed=needed, advice=advice)
 
 
 def build_trainer(
@@ -171,13 +161,9 @@ def build_trainer(
     except (MisconfigurationException, ModuleNotFoundError) as error:
         raise UserError("setting.conflict", found=f"training cannot run with these settings: {error}") from None
     if config.sync_batchnorm and trainer.strategy.root_device.type != "cuda":
-        raise UserError(
-            "setting.needs",
-            name="training.sync_batchnorm",
-            found="true",
-            needed="it needs GPUs",
-            advice="on CPUs use larger batches or freeze_batchnorm",
-        )
+        needed = "it needs GPUs"
+        advice = "on CPUs use larger batches or freeze_batchnorm"
+        raise UserError("setting.needs", name="training.sync_batchnorm", found="true", needed=needed, advice=advice)
     trainer.callbacks[:0] = callbacks  # type: ignore[attr-defined]
     if config.average is not None:  # average = decay * average + (1 - decay) * weights, from the first step on
         average = get_ema_multi_avg_fn(config.average)
@@ -245,13 +231,9 @@ def choose_precision(precision: str, accelerator: str, num_processes: int = 1) -
         return precision
     device_type = {"auto": usual_device(), "gpu": "cuda"}.get(accelerator, accelerator)
     if precision == "float16" and device_type == "cpu":
-        raise UserError(
-            "setting.needs",
-            name="training.precision",
-            found="float16",
-            needed="it needs a GPU",
-            advice="on a CPU, set training.precision=bf16 or float32",
-        )
+        found = "float16"
+        advice = "on a CPU, set training.precision=bf16 or float32"
+        raise UserError("setting.needs", name="training.precision", found=found, needed="it needs a GPU", advice=advice)
     if precision == "float16":
         return precision
     if device_type == "cpu" and num_processes > 1:
@@ -263,16 +245,10 @@ def check_compiler(device_type: str) -> None:
     """Raise UserError if torch.compile finds no compiler for this type of device."""
     if device_type == "cuda":
         if find_spec("triton") is None:
-            raise UserError(
-                "install.compiler",
-                name="training.compile=true",
-                found="Triton is not installed, which compiles for a GPU",
-                advice="install it, or set training.compile=false",
-            )
+            found = "Triton is not installed, which compiles for a GPU"
+            advice = "install it, or set training.compile=false"
+            raise UserError("install.compiler", name="training.compile=true", found=found, advice=advice)
     elif not any(which(name) for name in (os.environ.get("CXX", ""), *_COMPILERS) if name):
-        raise UserError(
-            "install.compiler",
-            name="training.compile=true",
-            found=f"none of the C++ compilers {', '.join(_COMPILERS)} is installed",
-            advice="install one, name it in the variable CXX, or set training.compile=false",
-        )
+        found = f"none of the C++ compilers {', '.join(_COMPILERS)} is installed"
+        advice = "install one, name it in the variable CXX, or set training.compile=false"
+        raise UserError("install.compiler", name="training.compile=true", found=found, advice=advice)

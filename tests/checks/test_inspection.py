@@ -22,8 +22,8 @@ from rvtssm.cli.inspect_output import labelled_frames
 from rvtssm.cli.main import main
 from rvtssm.datasets import DATASETS, PreprocessConfig
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.drawing import figure_png
 from rvtssm.drawing.draw import CLASS_COLORS, class_colors
-from rvtssm.drawing.image_files import figure_png
 from rvtssm.events.labels import nothing_at, write_boxes
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat

@@ -11,7 +11,7 @@ import pytest
 from event_examples import HEIGHT, SPEC, WIDTH, boxes_of, random_events, write_labelled
 from user_errors import raises
 
-from rvtssm.checks.verification import verify_dataset
+from rvtssm.checks import verify_dataset
 from rvtssm.cli.main import main
 from rvtssm.datasets import DATASETS, PreprocessConfig, prepare_recording
 from rvtssm.datasets.agreement import raw_lines

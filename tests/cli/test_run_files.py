@@ -15,9 +15,8 @@ from rvtssm.cli import main as cli
 from rvtssm.cli.composition import full_words
 from rvtssm.cli.inputs import default_out, weights_label
 from rvtssm.cli.main import compose, main
-from rvtssm.cli.run_files import RUN_FILES, run_files, unlike_others
 from rvtssm.cli.sweeps import objective
-from rvtssm.cli.words import overrides
+from rvtssm.cli.words import RUN_FILES, overrides, run_files, unlike_others
 from rvtssm.evaluation.report import EvaluationReport
 from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import WRITTEN_BY, load_file, read_checkpoint, save_file, weights_digest, write_checkpoint

@@ -8,9 +8,8 @@ import pytest
 from user_errors import raises
 
 import rvtssm
-from rvtssm.drawing import draw
+from rvtssm.drawing import draw, open_video, write_png
 from rvtssm.drawing.draw import draw_frame, events_image, shown_events
-from rvtssm.drawing.image_files import open_video, write_png
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
 
@@ -222,7 +221,7 @@ def test_a_video_is_what_every_browser_plays(tmp_path):
 def test_a_video_that_does_not_fit_on_the_disk_is_an_error(tmp_path):
     code = f"""
 import resource, signal, numpy as np
-from rvtssm.drawing.image_files import open_video
+from rvtssm.drawing import open_video
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 noise = np.random.default_rng(0).integers(0, 256, (30, 128, 192, 3), dtype=np.uint8)

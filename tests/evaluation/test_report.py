@@ -12,7 +12,7 @@ import pytest
 from html_page import Page
 from rich.console import Console
 
-from rvtssm.drawing.image_files import figure_png
+from rvtssm.drawing import figure_png
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import Interval, Resampled
 from rvtssm.evaluation.matching import ScoredRecording
@@ -28,10 +28,9 @@ from rvtssm.evaluation.pages import (
     write_comparison,
     write_report,
 )
-from rvtssm.evaluation.plots import precision_figure, rates_figure
 from rvtssm.evaluation.protocol import performance_drop, published_rows
 from rvtssm.evaluation.rates import is_reached, true_rate
-from rvtssm.evaluation.render import TerminalTable
+from rvtssm.evaluation.render import TerminalTable, precision_figure, rates_figure
 from rvtssm.evaluation.report import EvaluationReport, Picture, citation, percent, to_row, with_differences
 from rvtssm.records.settings import is_same_rate
 from tests.evaluation.test_coco import SPEC, random_recording

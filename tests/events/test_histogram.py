@@ -13,8 +13,7 @@ from user_errors import raises
 
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter, count_as_they_close, count_windows
-from rvtssm.events.representations import num_shared_slices
-from rvtssm.events.surfaces import to_sums
+from rvtssm.events.representations import num_shared_slices, to_sums
 from rvtssm.events.windows import free_grid
 from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.records.settings import CHANNELS_PER_BIN, CONVENTIONS, REDUCTIONS

@@ -7,8 +7,7 @@ from user_errors import raises
 
 from rvtssm.export.graphs import DetectorStep
 from rvtssm.models.contracts import concatenate
-from rvtssm.models.detector import parameters_by_room, set_precision
-from rvtssm.models.parts import BACKBONES, heads
+from rvtssm.models.detector import BACKBONES, heads, parameters_by_room, set_precision
 from rvtssm.models.streams import map_state
 from tests.closeness import assert_near
 

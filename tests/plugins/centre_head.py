@@ -9,7 +9,7 @@ from torchvision.ops import batched_nms
 
 from rvtssm.boxes import cxcywh_to_xyxy
 from rvtssm.models.contracts import Head, at_least_one
-from rvtssm.models.parts import HEADS
+from rvtssm.models.detector import HEADS
 from rvtssm.records import Detections
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rvtssm.models import ModelConfig
 from rvtssm.models.contracts import Neck
-from rvtssm.models.parts import NECKS
+from rvtssm.models.detector import NECKS
 
 
 class OneMapNeck(Neck):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from rvtssm.models import ModelConfig
 from rvtssm.models.contracts import Backbone, check_memory_strides
-from rvtssm.models.parts import BACKBONES
+from rvtssm.models.detector import BACKBONES
 from rvtssm.models.rvt import mix_in_time
 from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.layer import TemporalLayer

@@ -15,7 +15,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.parts import BACKBONES, HEADS, NECKS
+from rvtssm.models.detector import BACKBONES, HEADS, NECKS
 from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer

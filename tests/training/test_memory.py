@@ -14,9 +14,9 @@ from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.detector import build_detector
 from rvtssm.ssm import TemporalConfig
-from rvtssm.training import TrainingConfig, TrainSections, loop, memory
+from rvtssm.training import TrainingConfig, TrainSections, loop, preflight
 from rvtssm.training.checkpoints import last_checkpoint
-from rvtssm.training.memory import with_divided_batch
+from rvtssm.training.preflight import with_divided_batch
 
 SMALL = ModelConfig(embed_dim=8, head_dim=8, num_blocks=(1, 0, 0, 0), fpn_blocks=0)
 
@@ -26,8 +26,8 @@ def free(monkeypatch):
     """A function: sets how much memory this machine has left."""
 
     def leave(num_bytes: int) -> None:
-        monkeypatch.setattr(memory, "free_bytes", lambda: num_bytes)
-        monkeypatch.setattr(memory, "_SMALL", 0)
+        monkeypatch.setattr(preflight, "free_bytes", lambda: num_bytes)
+        monkeypatch.setattr(preflight, "_SMALL", 0)
 
     return leave
 
@@ -35,7 +35,7 @@ def free(monkeypatch):
 def kept_by_autograd(detector, num_steps: int, num_streams: int) -> int:
     hist = torch.zeros(num_steps, num_streams, 4, *detector.frame_hw, dtype=torch.uint8)
     nothing = torch.zeros(0, 2, dtype=torch.int64)
-    with memory._counting(detector) as kept:
+    with preflight._counting(detector) as kept:
         outputs = detector(hist, None, 1.0, nothing)
     del outputs
     return sum(kept.values())
@@ -44,12 +44,12 @@ def kept_by_autograd(detector, num_steps: int, num_streams: int) -> int:
 def test_what_two_frames_keep_tells_what_a_batch_keeps_and_nothing_is_changed():
     detector = build_detector(SMALL, TemporalConfig(), 64, 96, 2, 4).train()
     before, random = copy.deepcopy(detector.state_dict()), torch.get_rng_state()
-    found = memory.probe_step(detector, 4 * 64 * 96)
+    found = preflight.probe_step(detector, 4 * 64 * 96)
     assert torch.equal(random, torch.get_rng_state())
     assert all(torch.equal(value, before[name]) for name, value in detector.state_dict().items())
     frames_per_batch = found.peak(12, 0) - found.peak(0, 0) - 12 * 2 * 4 * 64 * 96
     kept = kept_by_autograd(detector, 6, 2)
-    assert kept == pytest.approx(frames_per_batch / memory._OVER_KEPT, rel=0.1)
+    assert kept == pytest.approx(frames_per_batch / preflight._OVER_KEPT, rel=0.1)
 
 
 def bytes_of_tensors() -> int:
@@ -62,7 +62,7 @@ def bytes_of_tensors() -> int:
 def test_the_probe_frees_what_autograd_has_kept():
     detector = build_detector(SMALL, TemporalConfig(), 64, 96, 2, 4).train()
     before = bytes_of_tensors()
-    memory.probe_step(detector, 4 * 64 * 96)
+    preflight.probe_step(detector, 4 * 64 * 96)
     assert bytes_of_tensors() == before
 
 

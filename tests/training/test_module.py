@@ -15,8 +15,7 @@ from rvtssm.datasets.store_writer import sequence_writer
 from rvtssm.events.labels import BOX_DTYPE, read_boxes, to_labels, write_boxes
 from rvtssm.models import ModelConfig
 from rvtssm.models.checkpoint import load_file, save_file
-from rvtssm.models.detector import build_detector
-from rvtssm.models.parts import BACKBONES, NECKS, head_class, heads
+from rvtssm.models.detector import BACKBONES, NECKS, build_detector, head_class, heads
 from rvtssm.models.postprocess import postprocess
 from rvtssm.models.streams import map_state
 from rvtssm.models.yolox import YoloxPredictions

@@ -10,8 +10,7 @@ from rvtssm.contrib.convert.formats import convert as convert_recording
 from rvtssm.contrib.convert.rvt_layout import write_rvt_tree
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.custom import options_above
-from rvtssm.readers import open_with
-from rvtssm.readers.table import index_of, split_part
+from rvtssm.readers import index_of, open_with, split_part
 from rvtssm.records import ReadOptions
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError

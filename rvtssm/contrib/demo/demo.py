@@ -21,12 +21,11 @@ from rvtssm.datasets.sequence import RawSplit
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.summary import RunSummary
-from rvtssm.drawing.image_files import figure_png
+from rvtssm.drawing import figure_png
 from rvtssm.evaluation.coco import LEVEL
 from rvtssm.evaluation.pages import details
-from rvtssm.evaluation.plots import comparison_figure
 from rvtssm.evaluation.protocol import has_stood_still
-from rvtssm.evaluation.render import render
+from rvtssm.evaluation.render import comparison_figure, render
 from rvtssm.evaluation.report import EvaluationReport, Row, percent, percent_interval, percent_of
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters

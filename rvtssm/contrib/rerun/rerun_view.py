@@ -11,8 +11,8 @@ import numpy as np
 
 from rvtssm.detection.result_files import ResultContext
 from rvtssm.detection.window_results import WindowResult
+from rvtssm.drawing import to_png
 from rvtssm.drawing.draw import box_colors, class_name, events_image
-from rvtssm.drawing.image_files import to_png
 from rvtssm.system.extras import check_extra
 from rvtssm.system.user_error import UserError, in_one_line
 

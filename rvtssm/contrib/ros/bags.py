@@ -17,10 +17,10 @@ from rvtssm.contrib.ros.event_messages import (
     decode_message,
     read_message,
 )
+from rvtssm.readers import Reader
 from rvtssm.readers.gate import POSITION, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
-from rvtssm.readers.table import Reader
 from rvtssm.records import ReadOptions
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import file_errors

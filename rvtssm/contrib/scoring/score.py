@@ -7,7 +7,7 @@ from typing import Any
 
 from rvtssm.cli.console import announce, console, say, say_written
 from rvtssm.cli.inputs import default_out, writable
-from rvtssm.cli.run_files import run_files
+from rvtssm.cli.words import run_files
 from rvtssm.contrib.scoring.box_files import LabelSet, read_detections, read_labels
 from rvtssm.contrib.scoring.score_config import ScoreConfig, ScoreSettings
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, custom

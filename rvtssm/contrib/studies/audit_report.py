@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from rvtssm.contrib.studies.memory_audit import FORGOTTEN, Audit
-from rvtssm.drawing.image_files import figure_png
+from rvtssm.drawing import figure_png
 from rvtssm.evaluation.render import TerminalTable, render
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.output_folder import write_files

@@ -10,9 +10,8 @@ from rvtssm.cli.console import console, say
 from rvtssm.cli.evaluate import check_rates, evaluate
 from rvtssm.cli.inputs import check_training, writable
 from rvtssm.cli.preprocess import preprocess
-from rvtssm.cli.run_files import run_files
 from rvtssm.cli.train import train
-from rvtssm.cli.words import overrides, settings_of
+from rvtssm.cli.words import overrides, run_files, settings_of
 from rvtssm.contrib.demo.generate import generate
 from rvtssm.contrib.studies.cells_page import CELLS_FILE, cells_page
 from rvtssm.contrib.studies.study_cells import Cell, Point, in_words, study_cells

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rvtssm.drawing.image_files import figure_png
+from rvtssm.drawing import figure_png
 from rvtssm.evaluation.breakdown import SPEED, to_plain
 from rvtssm.evaluation.coco import LEVEL, TRUSTED_RECORDINGS, Interval, Resampled
-from rvtssm.evaluation.plots import label_rates, show_names_as_they_are
 from rvtssm.evaluation.protocol import performance_drop
-from rvtssm.evaluation.render import TerminalTable, render
+from rvtssm.evaluation.render import TerminalTable, label_rates, render, show_names_as_they_are
 from rvtssm.evaluation.report import NO_VALUE, EvaluationReport, percent_interval, table_by_rate
 from rvtssm.system.output_folder import write_files
 

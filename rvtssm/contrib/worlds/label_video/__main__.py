@@ -46,7 +46,7 @@ from rvtssm.contrib.worlds.label_video.watching import motion, read_frames, watc
 from rvtssm.contrib.worlds.label_video.yolox import open_yolox
 from rvtssm.contrib.worlds.rules import SPEC
 from rvtssm.contrib.worlds.video import open_video
-from rvtssm.drawing.image_files import write_png
+from rvtssm.drawing import write_png
 from rvtssm.events.labels import Boxes, read_boxes
 from rvtssm.system.output_folder import claim
 from rvtssm.system.user_error import UserError

@@ -17,7 +17,7 @@ from rvtssm.contrib.worlds.label_video.views import View
 from rvtssm.contrib.worlds.rules import PERSON, SPEC, VEHICLE
 from rvtssm.contrib.worlds.simulate import simulate
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, SimulateConfig, WorldsConfig
-from rvtssm.drawing.image_files import write_png
+from rvtssm.drawing import write_png
 from rvtssm.events.labels import BOX_DTYPE, Boxes, nothing_at, write_boxes
 from rvtssm.readers import open_recording
 
