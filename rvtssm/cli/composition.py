@@ -80,7 +80,7 @@ def refusal(error: Exception, verb: str) -> UserError:
         return UserError("setting.form", found=repr(override), needed=needed, advice=advice)
     # The message without the lines for developers of the library.
     cause = error.__cause__ or error
-    lines = [line.strip() for line in str(cause).splitlines()]
+    lines = [*map(str.strip, str(cause).splitlines())]
     message = " ".join(line for line in lines if line and not line.startswith(_NOISE))
     if several := re.match("Ambiguous value for argument '([^=]+)=(.*?)' 1[.]", message):
         needed = "these are several values"
@@ -250,7 +250,7 @@ def full_words(verb: str, words: Sequence[str]) -> list[str]:
     short = short_keys(verb)
     # Paths that stand alone, for which the verb has at most two places.
     alone = [word for number, word in enumerate(words) if _stands_alone(verb, word, is_first=number == 0)]
-    places = [key for key in (known.bare, known.second) if key]
+    places = [*filter(None, (known.bare, known.second))]
     if len(alone) > max(1, len(places)):
         needed = "name one path, or a folder that holds them"
         raise UserError("setting.form", found=" and ".join(alone), needed=needed)

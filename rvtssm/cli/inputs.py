@@ -71,7 +71,7 @@ def export_path(config: Config) -> Path:
 
 def default_out(verb: str, *parts: str) -> Path:
     """Return the folder of a verb that is given none; its name has the parts that tell one result from another."""
-    return Path("outputs", verb, "_".join(part for part in parts if part))
+    return Path("outputs", verb, "_".join(filter(None, parts)))
 
 
 def out_folder(config: Config, verb: str, *parts: str) -> Path:
@@ -164,7 +164,7 @@ def check_inputs(verb: str, config: Config) -> None:
 
 def writable(folder: Path) -> Path:
     """Return the folder, which need not exist; raise UserError now, not after hours of work, if it is not writable."""
-    place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    place = next(filter(Path.exists, (folder.absolute(), *folder.absolute().parents)))
     if not place.is_dir():
         found = f"is or lies below a file ({place}), and a folder is needed"
         raise UserError("file.not_writable", name=folder, found=found, advice="choose another")

@@ -193,5 +193,5 @@ def verbs_that_read(key: str) -> list[str]:
 
 def in_words(readers: list[str]) -> str:
     """Return that these verbs read a key, such as "train and study do"."""
-    names = " and ".join(part for part in (", ".join(readers[:-1]), readers[-1]) if part)
+    names = " and ".join(filter(None, (", ".join(readers[:-1]), readers[-1])))
     return f"{names} {'do' if len(readers) > 1 else 'does'}"

@@ -263,7 +263,7 @@ def build_spec(config: DatasetConfig) -> DatasetSpec:
         raise UserError("setting.missing", name="dataset=NAME is needed", needed=list(DATASETS), advice=advice)
     spec = DATASETS[config.name]
     if not spec.class_names:  # a file beside the recordings describes the dataset
-        folders = [folder for folder in (config.raw_dir, config.prepared_dir) if folder]
+        folders = [*filter(None, (config.raw_dir, config.prepared_dir))]
         if not folders:
             needed = f"a folder with its {custom.FILE}: dataset.raw_dir=DIR or dataset.prepared_dir=DIR"
             raise UserError("setting.needs", name="dataset", found=config.name, needed=needed)

@@ -92,7 +92,7 @@ def _to_tokens(cells, occupied, bit_of, tokens):  # type: ignore[no-untyped-def]
             zeros = cell - last - 1
             last = cell
             # A token: zeros before the cell in the high half, its count in the low half.
-            tokens[count] = (zeros if zeros < 15 else 15) << 4 | (value - 1 if value < 16 else 15)
+            tokens[count] = min(zeros, 15) << 4 | min(value - 1, 15)
             # The next byte is always written, because a branch would often be mispredicted.
             rest = zeros - 15
             tokens[count + 1] = min(rest, 255)

@@ -252,7 +252,7 @@ def _folders_of(raw_dir: Path | str, split: str, spec: DatasetSpec) -> Path:
 def _check_folders(raw_dir: Path, root: Path, split: str, spec: DatasetSpec) -> None:
     """Raise UserError if no folder of a split exists."""
     folders = [root / folder for folder in sorted(_folders(split, spec))]
-    if any(folder.is_dir() for folder in folders):
+    if any(map(Path.is_dir, folders)):
         return
     advice = "put the recordings there or choose other splits"
     if not raw_dir.is_dir():

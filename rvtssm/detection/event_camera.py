@@ -261,14 +261,14 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
         kind = kinds[name]
         place = f"{where}: {name}"
         # A setting may be a group of settings of its own, a name from a list, a mask or a number.
-        if options := [option for option in typing.get_args(kind) if dataclasses.is_dataclass(option)]:
+        if options := [*filter(dataclasses.is_dataclass, typing.get_args(kind))]:
             kind = options[0]  # the class inside an optional type
         if dataclasses.is_dataclass(kind):
             if value is not None:
                 value = _filled(kind, value, place, sensor)
         elif isinstance(kind, type) and issubclass(kind, enum.Enum):
             if not isinstance(value, str) or value.upper() not in kind.__members__:
-                choices = [member.lower() for member in kind.__members__]
+                choices = [*map(str.lower, kind.__members__)]
                 raise UserError("setting.choice", name=place, found=repr(value), needed=choices)
             value = kind[value.upper()]
         elif name in masks and isinstance(value, list) and value and isinstance(value[0], list):

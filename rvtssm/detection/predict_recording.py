@@ -15,7 +15,7 @@ import numpy as np
 from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection.configured_detector import settings_detector
 from rvtssm.detection.engine import StreamDetector, detect
-from rvtssm.detection.result_files import ResultContext, Write, open_result_files, result_file_names
+from rvtssm.detection.result_files import ResultContext, open_result_files, result_file_names
 from rvtssm.detection.sources import Interruption, OpenedSource, ended_by_signals, opened_source
 from rvtssm.detection.summary import RunSummary, Tally, run_summary
 from rvtssm.detection.window_results import WindowResult
@@ -242,7 +242,7 @@ def _opened_outputs(
     context = ResultContext(detector.checkpoint.spec, detector.sensor_hw, detection.min_score, *stamps)
     with open_result_files(folder, config.formats, context) as writers:
         # Pictures of the sensor need events that the frames of the detector do not show.
-        listeners = _picture_listeners(writers)
+        listeners = [getattr(writer, "picture") for writer in writers if hasattr(writer, "picture")]  # noqa: B009
         sensor = _sensor_frames(detector, run.grid, pictures, bool(listeners))
         if sensor is not None:
             run.listeners.append(sensor.add)
@@ -264,11 +264,6 @@ def _opened_outputs(
                 return len(written)
 
             yield write
-
-
-def _picture_listeners(writers: Sequence[Write]) -> list[Callable[[np.ndarray, int], None]]:
-    """Return the methods `picture` of the writers that show pictures of events as well, such as those of Rerun."""
-    return [getattr(writer, "picture") for writer in writers if hasattr(writer, "picture")]  # noqa: B009
 
 
 def _windows_at(range_us: tuple[int, int], ends_us: np.ndarray, settings: WindowSettings) -> Windows | None:

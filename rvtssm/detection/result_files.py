@@ -80,16 +80,12 @@ def open_result_files(
         UserError: A format needs a package that is not installed.
     """
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(_writer(name)(folder / numbered_name(file_name, number), context))
-            for name, (file_name, _) in result_writers().items()
-            if name in formats
-        ]
-
-
-def _writer(name: str) -> OpenWriter:
-    opened: OpenWriter = pkgutil.resolve_name(result_writers()[name][1])
-    return opened
+        writers = []
+        for name, (file_name, function) in result_writers().items():
+            if name in formats:
+                open_writer: OpenWriter = pkgutil.resolve_name(function)
+                writers.append(stack.enter_context(open_writer(folder / numbered_name(file_name, number), context)))
+        yield writers
 
 
 class SturdyWriter:

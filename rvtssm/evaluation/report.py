@@ -171,10 +171,9 @@ def with_differences(
     for row in rows:
         ours = resampled[row["hz"], row["window"]]
         reference = reference_of.get(row["window"])
-        difference = None
-        if reference is not None and ours is not reference:
-            difference = ours.minus(reference, "AP")
-        found.append(row if difference is None else {**row, "difference": list(difference)})
+        if reference is not None and ours is not reference and (difference := ours.minus(reference, "AP")):
+            row = {**row, "difference": list(difference)}
+        found.append(row)
     return found
 
 

@@ -240,7 +240,7 @@ def _check_named(path: Path, spec: DatasetSpec, counts: Counter[Any], places: Ma
     names = [kind for kind in unknown if isinstance(kind, str)]
     advice = "add them to classes in dataset.yaml, or to ignored_classes to leave them out"
     if spec.ignored_classes is None:
-        own = {name.casefold() for name in spec.class_names}
+        own = {*map(str.casefold, spec.class_names)}
         in_other_capitals = [name for name in names if name.casefold() in own]
         if not in_other_capitals and (not names or len(unknown) < len(counts)):
             return

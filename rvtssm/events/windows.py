@@ -197,9 +197,12 @@ def first_jump(before_us: int | None, times_us: npt.NDArray[np.int64]) -> int | 
         before_us: The time before the first one; None if there was none.
         times_us: (N,), sorted.
     """
-    steps_us = np.diff(times_us, prepend=times_us[:1] if before_us is None else before_us)
-    jumps = np.flatnonzero(steps_us > LONGEST_SILENCE_US)
-    return int(jumps[0]) if len(jumps) else None
+    jumps = np.flatnonzero(_steps_us(before_us, times_us) > LONGEST_SILENCE_US)
+    return next(map(int, jumps), None)
+
+
+def _steps_us(before_us: int | None, times_us: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.diff(times_us, prepend=times_us[:1] if before_us is None else before_us)
 
 
 def clock_jumps(before_us: int | None, times_us: npt.NDArray[np.int64]) -> list[int]:
@@ -209,7 +212,7 @@ def clock_jumps(before_us: int | None, times_us: npt.NDArray[np.int64]) -> list[
         before_us: The time before the first one; None if there was none.
         times_us: (N,).
     """
-    steps_us = np.diff(times_us, prepend=times_us[:1] if before_us is None else before_us)
+    steps_us = _steps_us(before_us, times_us)
     return np.flatnonzero((steps_us < -LATE_US) | (steps_us > LONGEST_SILENCE_US)).tolist()
 
 

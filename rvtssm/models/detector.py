@@ -266,7 +266,7 @@ def count_parameters(detector: Detector) -> dict[str, int]:
     """Return the number of parameters of each group in `parameters_by_room`, and their `total`."""
     counts = {}
     for room, parameters in parameters_by_room(detector).items():
-        counts[room] = sum(parameter.numel() for parameter in parameters)
+        counts[room] = sum(map(Tensor.numel, parameters))
     return {**counts, "total": sum(counts.values())}
 
 

@@ -164,7 +164,7 @@ def _fit(
     foreign: Mapping[str, str],
 ) -> _Fitted:
     """Return the value for a tensor of the new detector, the outcome, and the reason."""
-    if layer := next((prefix for prefix in foreign if name.startswith(prefix)), None):
+    if layer := next(filter(name.startswith, foreign), None):
         return None, "left", foreign[layer]
     for part, key in detector.backbone.layouts.items():
         # If the source does not know its setting, we assume the setting of the new detector.

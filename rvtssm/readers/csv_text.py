@@ -297,7 +297,7 @@ def _with_whole_lines(lines: bytes, layout: _Layout, columns: Columns) -> bytes:
 def _names_in(note: str) -> tuple[str, ...] | None:
     """Return the columns named in a line with `#` (numpy.savetxt writes such a header), or None if it names none."""
     text = note.lstrip("#%/ ")
-    fields = tuple(field.strip() for field in text.split(_delimiter(text)))
+    fields = tuple(map(str.strip, text.split(_delimiter(text))))
     return fields if set(matching(fields)[0]) == set(NAMES) else None
 
 

@@ -130,7 +130,7 @@ def _groups(resource: str) -> Iterator[Path]:
             roots = [GROUPS / "unified", GROUPS]
         elif resource not in controllers.split(","):
             continue
-        root = next((root for root in roots if root.is_dir()), roots[0])
+        root = next(filter(Path.is_dir, roots), roots[0])
         own = root / path.lstrip("/")  # in a container it may be missing; then only the root can be seen
         yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
 

@@ -194,15 +194,15 @@ def worded(kind: str, name: object = "", found: object = "", needed: object = ""
     else:
         clauses.append(str(needed))
     clauses.append(advice or KINDS[kind].advice)
-    rest = "; ".join(clause for clause in clauses if clause)
+    rest = "; ".join(filter(None, clauses))
     if found in ("", None):
-        return ": ".join(part for part in (str(name), rest) if part)
+        return ": ".join(filter(None, (str(name), rest)))
     # A setting is shown as it is written, a file is followed by a clause, and a verb has the name as its subject.
     between = "=" if kind.startswith("setting.") else ": "
     if str(found).startswith(_VERBS):
         between = " "
     where = f"{name}{between}{found}" if str(name) else str(found)
-    return "; ".join(part for part in (where, rest) if part)
+    return "; ".join(filter(None, (where, rest)))
 
 
 class UserError(ValueError):

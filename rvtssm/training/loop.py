@@ -11,7 +11,6 @@ from lightning.pytorch.callbacks import Callback
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
-from rvtssm.models.detector import Detector
 from rvtssm.models.transfer import TransferSource, mapped_classes, read_source, transfer
 from rvtssm.ssm.temporal_layers import with_layer_defaults
 from rvtssm.system.output_folder import locked
@@ -102,7 +101,9 @@ def _train(sections: TrainSections, trainer: L.Trainer, resume: Path | None) -> 
         detector.backbone.load_pretrained()
     start = None
     if source is not None:
-        start = _start_from(source, detector, described, str(training.init_from))
+        with errors_about(f"training.init_from={training.init_from}"):
+            lines = list(transfer(source, detector, described))
+        start = Start(str(training.init_from), source, described, lines)
     if training.precision == "float64":
         detector.double()  # the trainer would do it only after rounding the weights of a resumed run to float32
 
@@ -144,7 +145,7 @@ def _train(sections: TrainSections, trainer: L.Trainer, resume: Path | None) -> 
 def _fit(trainer: L.Trainer, module: DetectionModule, data: TrainingData, resume: Path | None) -> None:
     """Take all steps. An interruption, and the end of another process, are told in one line."""
     try:
-        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True if resume else None)
+        trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=bool(resume) or None)
     except SystemExit as ended:
         if ended.code:  # Lightning turns an interruption into this
             say_interrupted_at_the_end(Path(trainer.default_root_dir), trainer)
@@ -156,12 +157,6 @@ def _fit(trainer: L.Trainer, module: DetectionModule, data: TrainingData, resume
             advice = "its own lines say why; the same command with resume=auto goes on from the last checkpoint"
             raise UserError("run.process_ended", found=found, advice=advice) from None
         raise
-
-
-def _start_from(source: TransferSource, detector: Detector, described: CheckpointMeta, path: str) -> Start:
-    """Fill a detector with start weights. Raise UserError if they do not fit."""
-    with errors_about(f"training.init_from={path}"):
-        return Start(path, source, described, list(transfer(source, detector, described)))
 
 
 def data_of(sections: TrainSections) -> TrainingData:

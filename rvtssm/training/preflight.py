@@ -42,7 +42,7 @@ def check(config: TrainSections) -> None:
         detector = build_detector(config.model, config.temporal, *_FRAME_HW, num_classes=1, in_channels=channels)
     if needed := head_class(config.model).needed_to_train:
         check_extra(f"training model.head={config.model.head}", *needed)
-    num_parameters = sum(parameter.numel() for parameter in detector.parameters())
+    num_parameters = sum(map(Tensor.numel, detector.parameters()))
     # weights, gradients and the two averages of the optimiser, float32
     what = f"training {num_parameters:.4g} parameters; use fewer num_bins or a smaller model"
     check_memory(16 * num_parameters, what)

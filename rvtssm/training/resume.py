@@ -91,7 +91,7 @@ def find_resume(resume: str | None, out_dir: Path) -> Path | None:
             )
     # A run in this folder is never overwritten by another one.
     is_of_folder = path is not None and path.resolve().parent == own[0].resolve().parent
-    if not is_of_folder and any(file.exists() for file in own):
+    if not is_of_folder and any(map(Path.exists, own)):
         raise UserError(
             "run.exists",
             name=out_dir,

@@ -261,14 +261,12 @@ class CalibrationFrames:
         downsample = fitting_downsample(sensor_hw, self.frame_hw) or usual_downsample(self.spec, *sensor_hw)
         height, width = (side // downsample for side in sensor_hw)
         if (height, width) != self.frame_hw:
-            raise UserError(
-                "setting.conflict",
-                name="export.calibrate",
-                found=path,
-                needed=f"it has frames of {width} x {height} pixels, but the file is for "
-                f"{self.frame_hw[1]} x {self.frame_hw[0]}",
-                advice=f"give other recordings, or export.height={height} export.width={width}",
+            needed = (
+                f"it has frames of {width} x {height} pixels, but the file is for "
+                f"{self.frame_hw[1]} x {self.frame_hw[0]}"
             )
+            advice = f"give other recordings, or export.height={height} export.width={width}"
+            raise UserError("setting.conflict", name="export.calibrate", found=path, needed=needed, advice=advice)
         return events, sensor_hw, downsample
 
     def first(self, num_frames: int) -> list[np.ndarray]:

@@ -153,10 +153,6 @@ def _show(stream: Any) -> None:
     try:
         stream.spawn()
     except RuntimeError as error:
-        raise UserError(
-            "setting.needs",
-            name="formats",
-            found="[rerun]",
-            needed=f"the viewer cannot be started ({in_one_line(error)}), which needs a screen",
-            advice="write a file with formats=[rrd]",
-        ) from None
+        needed = f"the viewer cannot be started ({in_one_line(error)}), which needs a screen"
+        advice = "write a file with formats=[rrd]"
+        raise UserError("setting.needs", name="formats", found="[rerun]", needed=needed, advice=advice) from None

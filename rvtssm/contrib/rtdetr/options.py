@@ -25,9 +25,5 @@ class RtdetrOptions:
         check_number("model.head_options.layers", self.layers, 1, is_whole=True)
         check_number("model.head_options.denoising", self.denoising, 0, 1024, is_whole=True)
         if self.dim is not None and (self.dim < 32 or self.dim % 32):
-            raise UserError(
-                "setting.out_of_range",
-                name="model.head_options.dim",
-                found=self.dim,
-                needed="a multiple of 32, or null",
-            )
+            needed = "a multiple of 32, or null"
+            raise UserError("setting.out_of_range", name="model.head_options.dim", found=self.dim, needed=needed)

@@ -95,12 +95,9 @@ def _read_coco(path: Path, spec: DatasetSpec | None) -> LabelSet:
         if with_times not in (0, len(images)):
             raise UserError("file.damaged", name=path, found="some images have recording and t_us, others do not")
         if not with_times and spec is not None and spec.skip_us:
-            raise UserError(
-                "file.content",
-                name=path,
-                found=f"images without t_us, and {spec.name} leaves out the first {spec.skip_us / 1e6:g} s",
-                advice="add recording and t_us to the images, or leave dataset out",
-            )
+            found = f"images without t_us, and {spec.name} leaves out the first {spec.skip_us / 1e6:g} s"
+            advice = "add recording and t_us to the images, or leave dataset out"
+            raise UserError("file.content", name=path, found=found, advice=advice)
         places: dict[int, tuple[str, int]] = {}
         for number, image in enumerate(images):
             place = (path.stem, number)
@@ -131,13 +128,10 @@ def _coco_spec(path: Path, spec: DatasetSpec | None, names: Mapping[int, str], i
         spec = replace(SPEC, name=path.stem, height=height, width=width, min_side_px=0.0)
         return replace(spec, class_names=tuple(names.values()), class_ids=tuple(names))
     if sorted(names.values()) != sorted(spec.class_names):
-        raise UserError(
-            "setting.conflict",
-            name=path,
-            found=f"has the categories {', '.join(names.values())}",
-            needed=f"{spec.name} has {', '.join(spec.class_names)}",
-            advice="leave dataset out, or name another one",
-        )
+        found = f"has the categories {', '.join(names.values())}"
+        needed = f"{spec.name} has {', '.join(spec.class_names)}"
+        advice = "leave dataset out, or name another one"
+        raise UserError("setting.conflict", name=path, found=found, needed=needed, advice=advice)
     ids = {name: number for number, name in names.items()}
     spec = replace(spec, class_ids=tuple(ids[name] for name in spec.class_names))
     if (width, height) != (spec.frame_width, spec.frame_height):  # not in pixels of the frame but of the sensor
@@ -150,12 +144,8 @@ def _coco_row(
 ) -> tuple[str, int, int, Any]:
     """Return recording, time, class and box of an annotation."""
     if annotation.get("iscrowd") or annotation.get("ignore"):
-        raise UserError(
-            "file.content",
-            name=path,
-            found=f"annotation {annotation.get('id')} is a crowd or is to be ignored, which is not scored here",
-            advice="leave such annotations out",
-        )
+        found = f"annotation {annotation.get('id')} is a crowd or is to be ignored, which is not scored here"
+        raise UserError("file.content", name=path, found=found, advice="leave such annotations out")
     recording, t_us = places[int(annotation["image_id"])]
     class_id = spec.disk_class_ids.index(int(annotation["category_id"]))
     left, top, width, height = map(float, annotation["bbox"])
@@ -198,12 +188,8 @@ def read_detections(path: Path, labels: LabelSet, max_age_us: int) -> dict[str, 
         frames[name], number = _at_labels(by_time, np.union1d(own.t_us, own.empty_us), max_age_us)
         num_found += number
     if any(found.values()) and not num_found:
-        raise UserError(
-            "file.content",
-            name=path,
-            found="no box has the time of a label",
-            advice="score.max_age_ms=N scores each label with the newest boxes that are at most so old",
-        )
+        advice = "score.max_age_ms=N scores each label with the newest boxes that are at most so old"
+        raise UserError("file.content", name=path, found="no box has the time of a label", advice=advice)
     return frames
 
 
@@ -264,12 +250,8 @@ def _add_array(path: Path, spec: DatasetSpec, by_time: dict[int, list[Any]]) -> 
     columns = boxes["t"].tolist(), xyxy, boxes["class_confidence"].tolist(), boxes["class_id"].tolist()
     for t_us, box, score, disk_id in zip(*columns, strict=True):
         if disk_id not in place:
-            raise UserError(
-                "file.content",
-                name=path,
-                found=f"class {disk_id}",
-                needed=f"{spec.name} has {', '.join(spec.names_on_disk)}",
-            )
+            needed = f"{spec.name} has {', '.join(spec.names_on_disk)}"
+            raise UserError("file.content", name=path, found=f"class {disk_id}", needed=needed)
         by_time.setdefault(t_us, []).append((box, score, place[disk_id]))
 
 

@@ -73,12 +73,9 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
-        raise UserError(
-            "source.in_use",
-            name=f"port {port}",
-            found="it is in use, perhaps by another `rvtssm serve`",
-            advice=f"choose another, as in port={1 + port % 65535}, or port=0 for any free one",
-        ) from None
+        found = "it is in use, perhaps by another `rvtssm serve`"
+        advice = f"choose another, as in port={1 + port % 65535}, or port=0 for any free one"
+        raise UserError("source.in_use", name=f"port {port}", found=found, advice=advice) from None
 
 
 def _recordings(where: str | None) -> dict[str, Path]:

@@ -53,12 +53,8 @@ def _input(config: AuditSettings, checkpoint: LoadedCheckpoint) -> tuple[Events,
     if where is None and config.dataset.raw_dir:
         recordings = find_recordings(config.dataset.raw_dir, "test", spec)
         if not recordings:
-            raise UserError(
-                "file.missing",
-                name=config.dataset.raw_dir,
-                found=f"it holds no test recording of {spec.name}",
-                advice="name a recording=FILE",
-            )
+            found = f"it holds no test recording of {spec.name}"
+            raise UserError("file.missing", name=config.dataset.raw_dir, found=found, advice="name a recording=FILE")
         where = str(recordings[0].events_path)
     if where is None:
         size = checkpoint.spec.frame_height, checkpoint.spec.frame_width

@@ -49,11 +49,8 @@ def split_axes(words: list[str]) -> tuple[list[str], dict[str, list[str]]]:
             continue
         is_listed = override.is_choice_sweep() and override.value_type is not ValueType.GLOB_CHOICE_SWEEP
         if not (is_listed or override.is_range_sweep()):
-            raise UserError(
-                "setting.form",
-                found=override.input_line,
-                needed="the points of a study are listed, as in key=value,value",
-            )
+            needed = "the points of a study are listed, as in key=value,value"
+            raise UserError("setting.form", found=override.input_line, needed=needed)
         axes[override.key_or_group] = list(override.sweep_string_iterator())
     return plain, axes
 
@@ -114,9 +111,6 @@ def _check_read(base: StudySettings, plain: Sequence[str], axes: Mapping[str, Se
     varied = ["study.variants"] if base.study.variants else []
     varied += [key for key in axes if key.partition(".")[0] not in READ_BY_EVALUATION]
     if unread or varied:
-        raise UserError(
-            "setting.not_read",
-            name=" ".join([*unread, *varied]),
-            needed="a study of weights that are given trains nothing",
-            advice=f"leave it out (its axes are keys of {', '.join(READ_BY_EVALUATION)}), or leave the weights out",
-        )
+        needed = "a study of weights that are given trains nothing"
+        advice = f"leave it out (its axes are keys of {', '.join(READ_BY_EVALUATION)}), or leave the weights out"
+        raise UserError("setting.not_read", name=" ".join([*unread, *varied]), needed=needed, advice=advice)

@@ -74,22 +74,16 @@ def audit_detector(
     """
     config = config or AuditConfig()
     if not isinstance(checkpoint.detector, Detector):
-        raise UserError(
-            "file.kind",
-            found="an exported file shows neither its layers nor its maps",
-            advice="audit the checkpoint it was made from",
-        )
+        found = "an exported file shows neither its layers nor its maps"
+        raise UserError("file.kind", found=found, advice="audit the checkpoint it was made from")
     check_causal(checkpoint.detector)
     downsample = downsample or downsample_by_size(checkpoint, *sensor_hw)
     detector = detector_for_frame(checkpoint, *reduced_hw(*sensor_hw, downsample))
     frames = _frames(checkpoint, events, sensor_hw, downsample)
     border = checkpoint.model_config.memory_chunk or _BORDER
     if len(frames) <= border + 1:
-        raise UserError(
-            "file.content",
-            found=f"the events fill {len(frames)} windows, but an audit of these weights needs {border + 2}",
-            advice="give a longer recording or a larger audit.duration_s",
-        )
+        found = f"the events fill {len(frames)} windows, but an audit of these weights needs {border + 2}"
+        raise UserError("file.content", found=found, advice="give a longer recording or a larger audit.duration_s")
     with progress_bar("auditing" if progress else None, 4) as advance:
         carry = {
             "traffic": carried_and_dropped(checkpoint, detector, frames[: border + 2], border),

@@ -135,11 +135,8 @@ def _check(cells: Sequence[Cell]) -> None:
     by_folder: dict[Path, Cell] = {}
     for cell in cells:
         if (other := by_folder.setdefault(cell.out, cell)) is not cell:
-            raise UserError(
-                "setting.conflict",
-                found=f"two points of the study have the folder {other.out}",
-                advice="name each value once",
-            )
+            found = f"two points of the study have the folder {other.out}"
+            raise UserError("setting.conflict", found=found, advice="name each value once")
         check_training(cell.config)
         check(cell.config)
         if cell.config.evaluation.track:
@@ -167,12 +164,9 @@ def _check_same_training(cell: Cell, stored: Sequence[str]) -> None:
     now = {word for word in cell.words if word.startswith(_NOT_COMPARED_BY_TRAIN)}
     if before != now:
         differences = [" ".join(sorted(words)) or "the defaults" for words in (before - now, now - before)]
-        raise UserError(
-            "run.other_settings",
-            name=cell.folder.name,
-            found=f"it was trained with other settings ({differences[0]}, now {differences[1]})",
-            advice="go on with the same ones, or start a new study in another folder",
-        )
+        found = f"it was trained with other settings ({differences[0]}, now {differences[1]})"
+        advice = "go on with the same ones, or start a new study in another folder"
+        raise UserError("run.other_settings", name=cell.folder.name, found=found, advice=advice)
 
 
 def _check_shared_recordings(config: StudySettings, points: Sequence[Point]) -> None:
@@ -187,12 +181,8 @@ def _check_shared_recordings(config: StudySettings, points: Sequence[Point]) -> 
             advice = "name recordings by dataset.raw_dir or dataset.prepared_dir"
             if not {"dataset", "synthetic"} & {*differ}:
                 advice += ", or set dataset.source=raw"
-            raise UserError(
-                "setting.conflict",
-                found=in_words(values),
-                needed=f"the study makes the same recordings for all points, so {' and '.join(differ)} cannot differ",
-                advice=advice,
-            )
+            needed = f"the study makes the same recordings for all points, so {' and '.join(differ)} cannot differ"
+            raise UserError("setting.conflict", found=in_words(values), needed=needed, advice=advice)
 
 
 def _train_and_score(cells: Sequence[Cell]) -> None:
@@ -227,12 +217,8 @@ def _refuse_other_steps(cell: Cell) -> None:
         return
     trained_steps = load_file(path)["decisive"]["training.steps"]
     if trained_steps != num_steps:
-        raise UserError(
-            "run.other_settings",
-            name=path,
-            found=f"it is of a training of {trained_steps} steps, and the study is of {num_steps}",
-            advice="choose another out=",
-        )
+        found = f"it is of a training of {trained_steps} steps, and the study is of {num_steps}"
+        raise UserError("run.other_settings", name=path, found=found, advice="choose another out=")
 
 
 def _readable_weights(cell: Cell) -> Path:

@@ -35,12 +35,8 @@ class StudyConfig:
         for line in self.beside:
             name, _, words = line.rpartition(":")
             if not name.strip() or name in numbers:
-                raise UserError(
-                    "setting.form",
-                    name="study.beside",
-                    found=line,
-                    needed="each line has a name of its own, as in 'NAME: HZ=AP HZ=AP'",
-                )
+                needed = "each line has a name of its own, as in 'NAME: HZ=AP HZ=AP'"
+                raise UserError("setting.form", name="study.beside", found=line, needed=needed)
             pairs = [word.partition("=")[::2] for word in words.split()]
             try:
                 numbers[name] = {float(hz): float(ap) for hz, ap in pairs}
@@ -56,12 +52,8 @@ class StudyConfig:
         for variant in self.variants:
             name, colon, words = variant.partition(":")
             if not colon or not name.strip() or "=" in name:
-                raise UserError(
-                    "setting.form",
-                    name="study.variants",
-                    found=variant,
-                    needed="each variant has a name, as in 'NAME: key=value key=value'",
-                )
+                needed = "each variant has a name, as in 'NAME: key=value key=value'"
+                raise UserError("setting.form", name="study.variants", found=variant, needed=needed)
             named.append((name.strip(), words.split()))
         return named
 
@@ -87,20 +79,13 @@ def check_study(config: StudySettings) -> None:
     """Raise UserError if the settings of a study do not fit together."""
     is_given = bool(given_weights(config))
     if config.checkpoint and config.evaluation.checkpoints is not None:
-        raise UserError(
-            "setting.conflict",
-            name="checkpoint",
-            found=config.checkpoint,
-            advice="give checkpoint=FILE or evaluation.checkpoints=[FILE,FILE], and not both",
-        )
+        advice = "give checkpoint=FILE or evaluation.checkpoints=[FILE,FILE], and not both"
+        raise UserError("setting.conflict", name="checkpoint", found=config.checkpoint, advice=advice)
     if config.evaluation.class_map is not None and not is_given:
-        raise UserError(
-            "setting.needs",
-            name="evaluation.class_map",
-            found=config.evaluation.class_map,
-            needed="it is for weights of other data (checkpoint=FILE), and this study trains its own",
-            advice="write training.class_map for the classes of training.init_from",
-        )
+        found = config.evaluation.class_map
+        needed = "it is for weights of other data (checkpoint=FILE), and this study trains its own"
+        advice = "write training.class_map for the classes of training.init_from"
+        raise UserError("setting.needs", name="evaluation.class_map", found=found, needed=needed, advice=advice)
     if is_given and not any(config.folders.values()):
         name = "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"
         raise UserError("setting.missing", name=name, needed="what to score the weights on")
