@@ -300,7 +300,7 @@ def listed_names(path: Path) -> dict[Any, Any]:
         return {}
     if path.suffix not in (".yaml", ".yml"):
         lines = path.read_text("utf-8-sig", errors="replace").splitlines()
-        return dict(enumerate(line.strip() for line in lines if line.strip()))
+        return dict(enumerate(filter(None, map(str.strip, lines))))
     content = yaml_of(path)
     names = content.get("names", {}) if isinstance(content, dict) else {}
     return dict(enumerate(names)) if isinstance(names, tuple) else dict(names)

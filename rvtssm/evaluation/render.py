@@ -208,8 +208,7 @@ def _draw_band(axes: Any, rows: Sequence[Row], name: str, color: Any) -> None:
     """Draw the confidence intervals of a number over the rate, if there are any."""
     known = [row for row in rows if "intervals" in row]
     hz = [row["hz"] for row in known]
-    lows = [100 * row["intervals"][name][0] for row in known]
-    highs = [100 * row["intervals"][name][1] for row in known]
+    lows, highs = 100 * np.array([row["intervals"][name] for row in known]).reshape(-1, 2).T
     axes.fill_between(hz, lows, highs, color=color, alpha=0.2, linewidth=0, zorder=1)
     if len(hz) == 1:  # a band needs two points
         axes.vlines(hz, lows, highs, color=color, linewidth=2, alpha=0.4)
