@@ -1,24 +1,14 @@
 """Bodies read at their length: what ruff has no rule for, read from the source with `ast`."""
 
 import ast
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+SIZES = runpy.run_path(str(ROOT / "scripts/sizes.py"))
 MOST_LINES = 60  # of a function, without its docstring
-FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 SIMPLE_STATEMENTS = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Expr, ast.Return, ast.Raise, ast.Assert, ast.Delete)
-
-
-def is_docstring(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-
-
-def num_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
-    body = function.body[1:] if is_docstring(function.body[0]) else function.body
-    docstring = body[0].lineno - function.body[0].lineno if body else 0
-    return (function.end_lineno or 0) - function.lineno + 1 - docstring
 
 
 def number(kind: type | tuple[type, ...], node: ast.AST) -> int:
@@ -30,10 +20,10 @@ def faults(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.IfExp) and number(ast.IfExp, node) > 1:
             yield f"{node.lineno}: a conditional expression inside another"
-        if isinstance(node, SIMPLE_STATEMENTS) and number(COMPREHENSIONS, node) > 1:
+        if isinstance(node, SIMPLE_STATEMENTS) and number(SIZES["COMPREHENSIONS"], node) > 1:
             yield f"{node.lineno}: more than one comprehension in a statement"
-        if isinstance(node, FUNCTIONS) and num_lines(node) > MOST_LINES:
-            yield f"{node.lineno}: {node.name} has {num_lines(node)} lines; at most {MOST_LINES}"
+        if isinstance(node, SIZES["FUNCTIONS"]) and (num_lines := SIZES["function_lines"](node)) > MOST_LINES:
+            yield f"{node.lineno}: {node.name} has {num_lines} lines; at most {MOST_LINES}"
 
 
 def test_bodies_read_at_their_length():

@@ -74,26 +74,45 @@ def random_recording(rng, num_frames=6, per_frame=3, noise=4.0, extra=4):
     return make_labels(truth, t_us, class_id, still_us=rng.choice([0, 400_000], n)), frames
 
 
-def plain_coco(recordings):
-    """A plain COCOeval over all images of all recordings, each as often as it is listed."""
-    images, truths, results = [], [], []
-    for _, labels, detections in recordings:
-        for frame in detections:
+def annotations(image, before, ltwh, class_id, is_ignored, score):
+    """Boxes of one image as pycocotools takes them, numbered after those before."""
+    area = (ltwh[:, 2] * ltwh[:, 3]).tolist()
+    rows = zip(ltwh.tolist(), area, (class_id + 1).tolist(), is_ignored.tolist(), score.tolist(), strict=True)
+    names = "bbox", "area", "category_id", "is_ignored", "score"
+    shared = {"image_id": image, "iscrowd": 0}
+    return [{**dict(zip(names, row, strict=True)), **shared, "id": before + n} for n, row in enumerate(rows, 1)]
+
+
+def evaluated(kind, recordings, spec):
+    """An evaluation by pycocotools over all images of all recordings: labels, which are ignored, and detections."""
+    images, truths, found = [], [], []
+    for labels, is_ignored, frames in recordings:
+        for frame in frames:
             images.append({"id": len(images) + 1})
             at = labels.t_us == frame.t_us
-            for box, class_id in zip(labels.boxes_ltwh[at].tolist(), labels.class_id[at].tolist(), strict=True):
-                one = {"id": len(truths) + 1, "image_id": len(images), "category_id": class_id + 1, "bbox": box}
-                truths.append({**one, "area": box[2] * box[3], "iscrowd": 0})
-            frame = scored_detections(frame, SPEC)
-            rows = zip(xyxy_to_ltwh(frame.xyxy).tolist(), frame.class_id.tolist(), frame.score.tolist(), strict=True)
-            for box, class_id, score in rows:
-                results.append({"image_id": len(images), "category_id": class_id + 1, "bbox": box, "score": score})
+            ours = labels.boxes_ltwh[at], labels.class_id[at], is_ignored[at], np.ones(at.sum())
+            truths += annotations(len(images), len(truths), *ours)
+            theirs = xyxy_to_ltwh(frame.xyxy), frame.class_id, np.zeros(len(frame), bool), frame.score
+            found += annotations(len(images), len(found), *theirs)
     with contextlib.redirect_stdout(io.StringIO()):
-        truth = COCO()
-        truth.dataset = {"images": images, "annotations": truths, "categories": [{"id": 1}, {"id": 2}], "info": {}}
-        truth.createIndex()
-        plain = COCOeval(truth, truth.loadRes(results), "bbox")
-        plain.evaluate()
+        sides = COCO(), COCO()
+        for side, boxes in zip(sides, (truths, found), strict=True):
+            categories = [{"id": k + 1} for k in range(spec.num_classes)]
+            side.dataset = {"images": images, "annotations": boxes, "categories": categories}
+            side.createIndex()
+        done = kind(*sides, "bbox")
+        done.evaluate()
+    return done
+
+
+def plain_coco(recordings):
+    """A plain COCOeval over all images of all recordings, each as often as it is listed."""
+    scored = [
+        (labels, np.zeros(len(labels), bool), [scored_detections(frame, SPEC) for frame in detections])
+        for _, labels, detections in recordings
+    ]
+    plain = evaluated(COCOeval, scored, SPEC)
+    with contextlib.redirect_stdout(io.StringIO()):
         plain.accumulate()
         plain.summarize()
     return plain
@@ -111,31 +130,8 @@ class _IgnoringEval(COCOeval):
 
 def matches_of_pycocotools(labels, is_ignored, frames, spec):
     """The matches of one recording by pycocotools, ordered by class, image and score: arrays by name."""
-
-    def annotations(image, before, ltwh, class_id, ignored, score):
-        area = (ltwh[:, 2] * ltwh[:, 3]).tolist()
-        rows = zip(ltwh.tolist(), area, (class_id + 1).tolist(), ignored.tolist(), score.tolist(), strict=True)
-        names = "bbox", "area", "category_id", "is_ignored", "score"
-        shared = {"image_id": image, "iscrowd": 0}
-        return [{**dict(zip(names, row, strict=True)), **shared, "id": before + n} for n, row in enumerate(rows, 1)]
-
-    images, truths, found = [], [], []
-    for image, frame in enumerate(frames, 1):
-        images.append({"id": image})
-        at = labels.t_us == frame.t_us
-        ours = labels.boxes_ltwh[at], labels.class_id[at], is_ignored[at], np.ones(at.sum())
-        truths += annotations(image, len(truths), *ours)
-        theirs = xyxy_to_ltwh(frame.xyxy), frame.class_id, np.zeros(len(frame), bool), frame.score
-        found += annotations(image, len(found), *theirs)
-    with contextlib.redirect_stdout(io.StringIO()):
-        sides = COCO(), COCO()
-        for side, boxes in zip(sides, (truths, found), strict=True):
-            categories = [{"id": k + 1} for k in range(spec.num_classes)]
-            side.dataset = {"images": images, "annotations": boxes, "categories": categories}
-            side.createIndex()
-        matched = _IgnoringEval(*sides, "bbox")
-        matched.evaluate()
-    rows = np.array(matched.evalImgs, object).reshape(spec.num_classes, len(SIZES), len(images))
+    matched = evaluated(_IgnoringEval, [(labels, is_ignored, frames)], spec)
+    rows = np.array(matched.evalImgs, object).reshape(spec.num_classes, len(SIZES), len(frames))
     arrays = {"score": np.concatenate([row["dtScores"] for row in rows[:, 0].flat if row])}
     for name, key in (("is_hit", "dtMatches"), ("is_ignored", "dtIgnore")):
         by_size = [[row[key] for row in rows[:, size].flat if row] for size in range(len(SIZES))]
@@ -173,12 +169,14 @@ def test_matches_equal_those_of_pycocotools_bit_for_bit(seed):
         np.testing.assert_array_equal(getattr(ours, name), expected, err_msg=name)
 
 
+def frames_of(boxes_ltwh, score, t_us, class_id):
+    """Detections of several times, those of each time together."""
+    together = [(t, t_us == t) for t in np.unique(t_us)]
+    return [make_detections(boxes_ltwh[at], score[at], t, class_id[at]) for t, at in together]
+
+
 def perfect(labels):
-    return [
-        make_detections(labels.boxes_ltwh[at], np.full(at.sum(), 0.9), t, labels.class_id[at])
-        for t in np.unique(labels.t_us)
-        for at in [labels.t_us == t]
-    ]
+    return frames_of(labels.boxes_ltwh, np.full(len(labels), 0.9), labels.t_us, labels.class_id)
 
 
 @pytest.fixture
@@ -304,11 +302,7 @@ def test_ap_equals_the_official_evaluation(golden_dir, name, is_filtered):
         (
             str(i),
             make_labels(ltwh(truth), truth["t"], truth["class_id"]),
-            [
-                make_detections(ltwh(dt[at]), dt["class_confidence"][at], t, dt["class_id"][at])
-                for t in np.unique(dt["t"])
-                for at in [dt["t"] == t]
-            ],
+            frames_of(ltwh(dt), dt["class_confidence"], dt["t"], dt["class_id"]),
         )
         for i, (truth, dt) in enumerate(zip(truths, found, strict=True))
     ]

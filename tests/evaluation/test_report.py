@@ -85,10 +85,14 @@ def test_a_number_at_another_rate_is_cited_with_its_windows_and_the_rate_of_trai
     assert citation(alone) == "AP 40.0 at 100 Hz (window=slide, trained at 20 Hz) on demo.ckpt on gen1 test"
 
 
-def printed(report, width=140):
+def printed_table(table: TerminalTable, width: int) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(console_table(report))
+    console.print(table)
     return console.export_text()
+
+
+def printed(report, width=140):
+    return printed_table(console_table(report), width)
 
 
 def test_json_page_and_terminal_hold_the_table_the_drop_and_the_settings(tmp_path):
@@ -270,12 +274,6 @@ def test_no_name_hides_the_end_of_the_script():
 
 HEAD = ["temporal layer", "AP at 20 Hz", "AP at 200 Hz", "drop", "AP on small objects"]
 ROWS = [["selective_s5", "43.7 ± 2.5", "43.6 ± 2.8", "0.1", "20.0"], ["lstm", "43.6", "29.5 ± 1.9", "9.1", "–"]]
-
-
-def printed_table(table: TerminalTable, width: int) -> str:
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(table)
-    return console.export_text()
 
 
 @pytest.mark.parametrize("width", [30, 50, 80, 200])

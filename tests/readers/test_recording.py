@@ -149,21 +149,21 @@ def test_hdf5_of_another_layout_is_refused(tmp_path):
 
 
 HEADS = {
-    "AEDAT 1": b"\x07\x08 nothing",
+    "no reader knows": b"\x07\x08 nothing",
     "AEDAT 2": b"#!AER-DAT2.0\r\n",
     "AEDAT 3": b"#!AER-DAT3.1\r\n",
-    "EVT 4": b"% evt 4.0\n% end\n0000",
+    "EVT4": b"% evt 4.0\n% end\n0000",
     "gzip": b"\x1f\x8b\x08\x00",
-    "zstd": b"\x28\xb5\x2f\xfd",
+    "Zstandard": b"\x28\xb5\x2f\xfd",
     "Git LFS": b"version https://git-lfs.github.com/spec/v1\n",
-    "HTML": b"<!DOCTYPE html><html>",
+    "web page": b"<!DOCTYPE html><html>",
 }
 
 
-@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_a_file_that_no_reader_knows_is_refused(tmp_path, head):
+@pytest.mark.parametrize(("what", "head"), HEADS.items(), ids=HEADS)
+def test_a_file_that_no_reader_knows_is_called_what_it_is(tmp_path, what, head):
     (tmp_path / "a.raw").write_bytes(head + bytes(100))
-    with raises("file.kind"):
+    with raises("file.kind", about=what):
         open_recording(tmp_path / "a.raw")
 
 
