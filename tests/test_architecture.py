@@ -50,10 +50,8 @@ MAY_IMPORT |= {"contrib": set()}
 # torch and what brings it along; preparation workers start without them
 TORCH = {"torch", "torchvision", "lightning", "pytorch_lightning", "timm"}
 WITHOUT_TORCH = (*sorted(GROUND), "records", "readers", "events", "checks", "contrib.demo", "contrib.worlds")
-PREPARING = {
-    *("compress", "prepare_dataset", "prepare_recording", "sections", "store", "store_writer"),
-    *("tree", "custom", "specs"),
-}
+# modules of datasets
+PREPARING = {"compress", "custom", "prepare_dataset", "prepare_recording", "sections", "store", "store_writer", "tree"}
 MAY_NOT_IMPORT = {
     **{room: {"hydra", "omegaconf"} for room in ROOMS | GROUND},
     **{room: {*TORCH, "hydra", "omegaconf"} for room in WITHOUT_TORCH if not room.startswith("contrib.")},
@@ -130,6 +128,11 @@ def test_a_room_imports_only_what_its_row_allows():
             if package == "rvtssm" and not any(f"{rest}.".startswith(f"{entry}.") for entry in allowed):
                 wrong.append(f"{module_name(path)} imports {name}; {room} may import {', '.join(sorted(allowed))}")
     assert not wrong
+
+
+def test_the_modules_that_start_without_torch_exist():
+    modules = {path.stem for path in (PACKAGE / "datasets").glob("*.py")}
+    assert modules >= PREPARING
 
 
 def test_rooms_stand_on_each_other_in_one_order():
