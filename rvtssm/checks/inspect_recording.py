@@ -20,6 +20,7 @@ _SHORTEST_BIN_US = 1000
 _LEAST_SHARE = 0.9  # of the width and of the height of a sensor, which many events reach
 _HOT_EVENTS = 100
 _HOT_FACTOR = 10.0
+REPEATED_WITHIN_US = 5  # no pixel of today's cameras sends its next event so soon
 # Margins are fixed. An automatic layout draws everything twice, which took half of the time of a picture.
 MARGINS = {"left": 0.07, "right": 0.97, "bottom": 0.08, "top": 0.95, "hspace": 0.3, "wspace": 0.18}
 _DARKER = "#4477aa"
@@ -41,6 +42,7 @@ class RecordingInspection:
     bin_us: int  # length of the bins of `rate`
     rate: Counts  # (K, 2) events per bin, darker and brighter
     pixels: npt.NDArray[np.uint32]  # (H, W) events per pixel
+    num_repeated: int  # events at most REPEATED_WITHIN_US after another one of their pixel
     sha256: str | None  # digest of all t, then all x, all y and all p; None if not requested
 
     @property
@@ -106,6 +108,7 @@ class RecordingInspection:
             "peak_events_per_second": self.peak_rate,
             "hot_pixels": len(hot),
             "hot_pixel_events": int(hot[:, 2].sum()),
+            "repeated_events": self.num_repeated,
         }
 
 
@@ -125,6 +128,8 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
     bin_us = _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
+    last_us = np.full(pixels.shape, np.iinfo(np.int64).min // 2)  # time of the last event of each pixel
+    num_repeated = 0
     first_us = None
     with closing(recording):
         for block in FilterChain(filters, recording.height, recording.width).blocks(recording.blocks()):
@@ -136,20 +141,21 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
                 rate[: _NUM_BINS // 2] = rate[::2] + rate[1::2]
                 rate[_NUM_BINS // 2 :] = 0
                 bin_us *= 2
-            _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, gap)
+            num_repeated += _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, last_us, gap)
         if first_us is None:
             raise recording.error_without_events()
         digest = _digest(recording, filters) if has_checksum else None
-    last_us = int(gap[2])
+    t_last_us = int(gap[2])
     return RecordingInspection(
         recording,
         t_first_us=first_us,
-        t_last_us=last_us,
+        t_last_us=t_last_us,
         longest_gap_us=int(gap[0]),
         longest_gap_at_us=int(gap[1]),
         bin_us=bin_us,
-        rate=rate[: (last_us - first_us) // bin_us + 1].copy(),
+        rate=rate[: (t_last_us - first_us) // bin_us + 1].copy(),
         pixels=pixels,
+        num_repeated=num_repeated,
         sha256=digest,
     )
 
@@ -165,9 +171,10 @@ def _digest(recording: Recording, filters: Filters) -> str:
 
 
 @jit
-def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-untyped-def]
-    """Add the events of one block to the counts, in place."""
+def _add(t, x, y, p, first_us, bin_us, rate, pixels, last_us, gap):  # type: ignore[no-untyped-def]
+    """Add the events of one block to the counts, in place. Return how many of them are repeated."""
     previous = gap[2]
+    num_repeated = 0
     for i in range(len(t)):
         if t[i] - previous > gap[0]:
             gap[0] = t[i] - previous
@@ -175,7 +182,10 @@ def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-un
         previous = t[i]
         rate[(t[i] - first_us) // bin_us, p[i]] += 1
         pixels[y[i], x[i]] += 1
+        num_repeated += t[i] - last_us[y[i], x[i]] <= REPEATED_WITHIN_US
+        last_us[y[i], x[i]] = t[i]
     gap[2] = previous
+    return num_repeated
 
 
 def sensor_notes(inspection: RecordingInspection, spec: DatasetSpec) -> list[str]:

@@ -42,7 +42,7 @@ class Config(TrainSections):
     recording: str | None = setting(None, is_path=True)
     """Source of events: a file, a folder, - (standard input), tcp://HOST:PORT or camera:."""
     filters: list[Any] = setting([])
-    """Filters of the events: background, hot_pixels, flicker, region and trailing_edge (docs/live.md)."""
+    """Filters of the events: background, hot_pixels, flicker, refractory, region and trailing_edge (docs/live.md)."""
     full: bool = False
     """Whether `inspect` reads all of a dataset and says what is wrong in which file."""
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from rvtssm.boxes import ltwh_to_xyxy
 from rvtssm.checks.inspect_dataset import SIZES, TreeInspection
-from rvtssm.checks.inspect_recording import RecordingInspection
+from rvtssm.checks.inspect_recording import REPEATED_WITHIN_US, RecordingInspection
 from rvtssm.cli.console import console, say
 from rvtssm.datasets.tree import RawRecording, find_recordings
 from rvtssm.drawing import to_png
@@ -25,6 +25,7 @@ from rvtssm.records import DatasetSpec, Detections
 from rvtssm.system.user_error import UserError
 
 _MOST_HOT_PIXELS = 5  # that the table names
+_MUCH_REPEATED = 0.05  # a share of repeated events from which the table names the filter
 
 
 def recording_table(inspection: RecordingInspection) -> Table:
@@ -57,6 +58,11 @@ def recording_table(inspection: RecordingInspection) -> Table:
     if len(hot):
         pixels += f" ({'; '.join(f'x={x} y={y}: {count}' for x, y, count in hot[:_MOST_HOT_PIXELS])})"
     table.add_row("hot pixels", pixels)
+    share = inspection.num_repeated / inspection.num_events
+    repeated = f"{inspection.num_repeated} events, at most {REPEATED_WITHIN_US} us after one of their pixel"
+    if share > _MUCH_REPEATED:
+        repeated += f": {100 * share:.1f} %, filters=[refractory] leaves them out"
+    table.add_row("repeated", repeated)
     return table
 
 

@@ -164,6 +164,29 @@ class TrailingEdge(Filter):
 
 
 @dataclass(frozen=True)
+class Refractory(Filter):
+    """Remove events that follow another one of their pixel within `within_ms`, of either polarity.
+
+    Some recordings repeat most of their events, often with the other polarity, which no pixel can send so soon. Events
+    that were removed count as well.
+
+    Source: `RefractoryPeriodFilter` of dv-processing.
+    """
+
+    within_ms: float = _parameter(10.0, 0.001)
+
+    @property
+    def memory_us(self) -> int:
+        return round(1000 * self.within_ms)
+
+    def start(self, height: int, width: int, begin_us: int) -> State:
+        return (np.full((height, width), _NEVER_US, np.int64),)
+
+    def keep(self, events: Events, state: State) -> Keep:
+        return _keep_recovered(events.t, events.x, events.y, *state, self.memory_us)
+
+
+@dataclass(frozen=True)
 class Region(Filter):
     """Keep the events with left <= x < right and top <= y < bottom, in pixels. Frames keep their size."""
 
@@ -195,6 +218,7 @@ FILTERS: dict[str, type[Filter]] = {
     "background": Background,
     "hot_pixels": HotPixels,
     "flicker": Flicker,
+    "refractory": Refractory,
     "region": Region,
     "trailing_edge": TrailingEdge,
 }
@@ -365,4 +389,14 @@ def _keep_first(t, x, y, p, last_us, last_p, within_us):
         row, column = y[i], x[i]
         is_kept[i] = last_p[row, column] != p[i] or last_us[row, column] < t[i] - within_us
         last_us[row, column], last_p[row, column] = t[i], p[i]
+    return is_kept
+
+
+@jit
+def _keep_recovered(t, x, y, last_us, within_us):
+    """See `Refractory`; last_us (h, w) is the time of the last event of each pixel."""
+    is_kept = np.empty(len(t), np.bool_)
+    for i in range(len(t)):
+        is_kept[i] = last_us[y[i], x[i]] < t[i] - within_us
+        last_us[y[i], x[i]] = t[i]
     return is_kept

@@ -27,7 +27,7 @@ from rvtssm.drawing.draw import CLASS_COLORS, class_colors
 from rvtssm.events.labels import nothing_at, write_boxes
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
-from rvtssm.records import WindowSettings
+from rvtssm.records import Events, WindowSettings
 
 
 def inspected(path, events, **options):
@@ -69,6 +69,19 @@ def test_hot_pixels_stand_out_from_their_neighbours(tmp_path):
     y = np.concatenate([quiet.y, *(np.full(count, y) for _, y, count in hot + busy_area)])
     found = inspected(tmp_path / "a.dat", to_events(np.arange(len(x)), x, y, np.ones(len(x))))
     assert [tuple(row) for row in found.hot_pixels[:, :2]] == [(0, 0), (5, 7), (WIDTH - 1, HEIGHT - 1)]
+
+
+def test_repeated_events_are_counted_and_the_filter_is_named(tmp_path, capsys):
+    events = random_events(20_000, span_us=20_000)
+    by_pixel = np.lexsort((np.arange(len(events)), events.x, events.y))
+    same = (np.diff(events.x[by_pixel]) == 0) & (np.diff(events.y[by_pixel]) == 0)
+    assert 0 < inspected(tmp_path / "a.dat", events).num_repeated == np.sum(same & (np.diff(events.t[by_pixel]) <= 5))
+    twice = Events(events.t.repeat(2), events.x.repeat(2), events.y.repeat(2), events.p.repeat(2))
+    found = inspected(tmp_path / "b.dat", twice)
+    assert found.num_repeated >= 20_000
+    assert inspected(tmp_path / "b.dat", twice, filters=["refractory"]).num_repeated == 0
+    code, text, _ = run(capsys, tmp_path / "b.dat", f"out={tmp_path / 'out'}")
+    assert code == 0 and "filters=[refractory]" in text
 
 
 def test_faults_are_told(tmp_path):

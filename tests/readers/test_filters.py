@@ -22,6 +22,7 @@ CASES: dict[str, dict[str, dict[str, float]]] = {
     "hot_pixels": {"hot_pixels": {"period_ms": 100.0, "rate_hz": 40.0, "factor": 3.0}},
     "flicker": {"flicker": {"lowest_hz": 20.0, "cycles": 2}},
     "trailing_edge": {"trailing_edge": {"within_ms": 30.0}},
+    "refractory": {"refractory": {"within_ms": 30.0}},
     "region": {"region": {"left": 3, "right": 11, "top": 2, "bottom": 9}},
 }
 
@@ -74,6 +75,13 @@ def trailing_edge_twin(events, within_ms):
         last[x, y] = t, p
 
 
+def refractory_twin(events, within_ms):
+    last_us: dict[tuple[int, int], int] = {}
+    for t, x, y in zip(events.t.tolist(), events.x.tolist(), events.y.tolist(), strict=True):
+        yield t - last_us.get((x, y), -(1 << 60)) > 1000 * within_ms
+        last_us[x, y] = t
+
+
 def region_twin(events, left, right, top, bottom):
     for x, y in zip(events.x.tolist(), events.y.tolist(), strict=True):
         yield x in range(left, right) and y in range(top, bottom)
@@ -84,6 +92,7 @@ TWINS = {
     "hot_pixels": hot_pixels_twin,
     "flicker": flicker_twin,
     "trailing_edge": trailing_edge_twin,
+    "refractory": refractory_twin,
     "region": region_twin,
 }
 
