@@ -124,7 +124,6 @@ class TiledDetector:
         stride_us = checkpoint.windows.stride_us
         self.streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
         self.is_first = True  # whether the next step is the first of a stream
-        self._can_rescale = checkpoint.temporal_config.name != "lstm"
 
     def forget(self) -> None:
         """Begin a new stream."""
@@ -161,8 +160,8 @@ class TiledDetector:
     def detect_after_gap(self, frame: np.ndarray, num_windows: int, stride_us: float, end_us: int) -> Detections:
         """Return the detections after empty windows. The state takes steps of 1, 1, 2, 4, ... windows.
 
-        A single long step would turn around the modes of the bilinear rule. Layers without a step to rescale (LSTM)
-        take one step per window.
+        A single long step would turn around the modes of the bilinear rule. Layers without a step to rescale take one
+        step per window.
 
         Args:
             frame: A frame of zeros (C, H, W).
@@ -171,7 +170,9 @@ class TiledDetector:
             end_us: When the last one ends, microseconds.
         """
         # The steps, cut into calls; only the last one needs boxes.
-        strides = gap_steps(num_windows) if self._can_rescale else np.ones(num_windows)
+        strides = np.ones(num_windows)
+        if self.streams.detector.has_step_to_rescale:
+            strides = gap_steps(num_windows)
         *before, last = np.split(strides, range(_STEPS_PER_CALL, len(strides), _STEPS_PER_CALL))
         for steps in before:
             self.detect(np.stack([frame] * len(steps)), steps * stride_us, np.empty(0, np.int64), [])

@@ -209,6 +209,7 @@ def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any
         "frame_hw": list(step.detector.frame_hw),
         "state": {name: list(state.shape[1:]) for name, state in states.items()},
         "predictions": predictions,
+        "has_step_to_rescale": checkpoint.detector.has_step_to_rescale,
     }
 
 

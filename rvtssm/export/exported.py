@@ -171,6 +171,8 @@ class ExportedDetector(nn.Module):
         self.products: str | None = description.get("measured", {}).get("precision")  # a precision below float32
         self.head = head_class(meta.model_config)
         self.score = str(meta.scored_as.score)
+        # Files of earlier versions do not say it; of their layers only the LSTM has no step.
+        self.has_step_to_rescale: bool = description.get("has_step_to_rescale", meta.temporal_config.name != "lstm")
         self._run = run
         self._name = name
         self._shapes = [*map(tuple, description["state"].values())]

@@ -116,6 +116,11 @@ class Backbone(nn.Module, ABC):
         return all(layer.is_causal for layer in self.temporal_layers().values())
 
     @property
+    def has_step_to_rescale(self) -> bool:
+        """Whether every temporal layer has a step to rescale, by what it states in `follows_the_rate`."""
+        return all(layer.follows_the_rate != "no" for layer in self.temporal_layers().values())
+
+    @property
     def input_weight(self) -> str:
         """The name of the weight that reads the channels of the frames."""
         name, _ = next(self.named_parameters())

@@ -135,6 +135,11 @@ class Detector(nn.Module):
         """Whether no prediction depends on later frames."""
         return self.backbone.is_causal
 
+    @property
+    def has_step_to_rescale(self) -> bool:
+        """Whether the temporal layers have a step to rescale."""
+        return self.backbone.has_step_to_rescale
+
     def init_state(self, num_streams: int) -> tuple[Any, ...]:
         """Return the zero state of B streams. See `Backbone.init_state`."""
         return self.backbone.init_state(num_streams)

@@ -28,7 +28,7 @@ from rvtssm.export.export_detector import (
     read_description,
     to_openvino,
 )
-from rvtssm.export.exported import largest_difference, read_exported
+from rvtssm.export.exported import ExportedDetector, largest_difference, read_exported
 from rvtssm.export.graphs import DetectorStep
 from rvtssm.models import PostprocessConfig, detector
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
@@ -40,6 +40,7 @@ from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system import extras
 from rvtssm.system.user_error import UserError
+from rvtssm.testing import as_tuple, random_state
 
 BACKBONE = {"backbone": "timm", "timm_name": "test_convnext2"}
 OTHER_PARTS = BACKBONE | {"head": "rtdetr", "head_options": {"queries": 12, "layers": 1}}
@@ -100,19 +101,19 @@ def test_an_exported_head_with_queries_finds_what_its_weights_do(other_exported)
     assert num_other <= 1
 
 
-def test_a_layer_that_none_of_these_files_has_equals_pytorch(tmp_path):
+@pytest.mark.parametrize("name", [name for name in TEMPORAL_LAYERS if name not in ("s5", *OTHER_LAYERS)])
+def test_a_layer_that_none_of_these_files_has_equals_pytorch(name, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    (name,) = TEMPORAL_LAYERS.keys() - {"s5", *OTHER_LAYERS}
     layer = build_temporal_layer(TemporalConfig(name), 4).eval()
     torch.manual_seed(0)
-    x, scale, state = torch.randn(1, 6, 4), torch.rand(1, 2) + 0.1, tuple(torch.randn(2, 6, 4))
+    x, scale, state = torch.randn(1, 6, 4), torch.rand(1, 2) + 0.1, random_state(layer, 6)
     step = layer.real_step()
     torch.onnx.export(step, (x, state, scale), tmp_path / "layer.onnx", dynamo=True, verbose=False)
     session = onnxruntime.InferenceSession(tmp_path / "layer.onnx")
-    given = dict(zip([each.name for each in session.get_inputs()], (x, *state, scale), strict=False))
+    given = dict(zip([each.name for each in session.get_inputs()], (x, *as_tuple(state), scale), strict=False))
     y, *after = session.run(None, {name: tensor.numpy() for name, tensor in given.items()})
     wanted, wanted_after = layer(x, state, scale)
-    for ours, theirs in zip((y, *after), (wanted, *wanted_after), strict=True):
+    for ours, theirs in zip((y, *after), (wanted, *as_tuple(wanted_after)), strict=True):
         np.testing.assert_allclose(ours, theirs.detach(), atol=1e-5)
 
 
@@ -316,6 +317,16 @@ def test_files_that_are_no_export_get_one_line(tmp_path, capsys):
         assert cli.main(["predict", *arguments]) == 2
         assert len(capsys.readouterr().err.splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["s5", "lstm"])
+def test_a_file_says_whether_its_layers_have_a_step_to_rescale(live_checkpoint, name):
+    checkpoint = live_checkpoint(name)
+    described = exporting._describe(checkpoint, DetectorStep(checkpoint.detector))
+    earlier = {key: value for key, value in described.items() if key != "has_step_to_rescale"}
+    for description in (described, earlier):
+        file = ExportedDetector(lambda inputs: inputs, checkpoint, description, "model.onnx")
+        assert file.has_step_to_rescale == checkpoint.detector.has_step_to_rescale == (name == "s5")
 
 
 def test_a_file_that_says_too_little_is_refused(live_checkpoint):

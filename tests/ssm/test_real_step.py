@@ -3,7 +3,7 @@
 import pytest
 import torch
 from layer_examples import CASES as LAYER_CASES
-from layer_examples import DIM, NUM_SEQUENCES, as_tuple, assert_near, random_state, rate, steps
+from layer_examples import DIM, NUM_SEQUENCES, RULELESS, as_tuple, assert_near, random_state, rate, steps
 from torch import Tensor
 from torch.func import functional_call
 from user_errors import raises
@@ -58,12 +58,14 @@ def test_the_real_step_is_the_step_of_the_layer(case):
     assert (without - found).abs().max() > 1e-3, "the state matters"
 
 
-@pytest.mark.parametrize("case", [case for case in CASES if case not in REFUSED and CASES[case].name != "lstm"])
+@pytest.mark.parametrize("case", [case for case in CASES if case not in REFUSED])
 @torch.no_grad()
 def test_the_real_step_leaves_the_layer_as_it_is_and_has_its_own_constants(case):
     layer, x = build(case), steps(1)
     wanted = layer(x, layer.init_state(NUM_SEQUENCES))[0]
     real, scale = layer.real_step(), torch.ones(1)
+    if real is layer:
+        return
     first = real(x, real.init_state(NUM_SEQUENCES), scale)[0]
     assert torch.equal(layer(x, layer.init_state(NUM_SEQUENCES))[0], wanted)
     for parameter in layer.parameters():
@@ -89,8 +91,8 @@ def test_a_mode_that_the_real_step_would_divide_by_is_refused():
 def test_every_layer_has_a_spectrum_or_a_reason(case):
     layer = build(case)
     spectrum, inner = layer.spectrum(), getattr(layer, "ssm", layer)
-    if CASES[case].name == "lstm":
-        assert isinstance(spectrum, str) and spectrum.startswith("an LSTM has no eigenvalues")
+    if isinstance(spectrum, str):
+        assert CASES[case].name in RULELESS and len(spectrum.split()) > 2
         return
     assert isinstance(spectrum, Spectrum)
     num_modes = inner.init_state(1).numel() * (2 if CASES[case].name == "s4" else 1)  # with all conjugates in s4
