@@ -30,7 +30,8 @@ from rvtssm.records import DatasetSpec, Detections, Labels
 Precision = npt.NDArray[np.float64]
 
 RECALLS = np.linspace(0, 1, 101)
-METRICS = ("AP", "AP50", "AP75", "AP_small", "AP_medium", "AP_large")
+AP_OF_SIZES = tuple(f"AP_{size}" for size in SIZES[1:])
+METRICS = ("AP", "AP50", "AP75", *AP_OF_SIZES)
 MOST_CELLS = 4_000_000  # size of an array over the weightings that are accumulated together, 32 MB
 LEVEL = 0.95
 TRUSTED_RECORDINGS = 20  # with fewer, intervals are too narrow; measured in benchmarks.coverage
@@ -114,9 +115,10 @@ def precision_curves(matches: Sequence[RecordingMatches], spec: DatasetSpec) -> 
 
 def _metrics(precision: Precision, spec: DatasetSpec) -> dict[str, float]:
     """Return all numbers of one table of precisions (T, 101, K, S)."""
-    parts = [precision[..., 0], precision[:1, :, :, 0], precision[5:6, :, :, 0]]
-    parts += [precision[..., size] for size in range(1, precision.shape[-1])]
-    metrics = dict(zip(METRICS, map(_mean, parts), strict=False))
+    of_all = precision[..., 0]  # (T, 101, K), objects of all sizes
+    metrics = {"AP": _mean(of_all), "AP50": _mean(of_all[:1]), "AP75": _mean(of_all[5:6])}
+    for size in range(1, precision.shape[-1]):
+        metrics[AP_OF_SIZES[size - 1]] = _mean(precision[..., size])
     for k, name in enumerate(spec.class_names):
         metrics[f"AP/{name}"] = float(precision[:, :, k, 0].mean())
     return metrics

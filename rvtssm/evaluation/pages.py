@@ -8,7 +8,7 @@ from typing import Any
 
 from rvtssm.drawing import figure_png
 from rvtssm.evaluation.breakdown import MIN_IOU, Breakdown, to_plain
-from rvtssm.evaluation.coco import LEVEL, METRICS
+from rvtssm.evaluation.coco import AP_OF_SIZES, LEVEL
 from rvtssm.evaluation.protocol import performance_drop, published_rows
 from rvtssm.evaluation.render import TerminalTable, comparison_figure, precision_figure, render, shifts_figure
 from rvtssm.evaluation.report import (
@@ -56,7 +56,7 @@ def console_table(report: EvaluationReport) -> TerminalTable:
                 cells.insert(1, window)
             rows.append(cells + [""] * (len(head) - len(cells)))
     # APs of sizes come last: they are the first to be left out in a narrow terminal, before the classes of the user.
-    order = sorted(range(len(head)), key=lambda column: head[column] in METRICS[3:])
+    order = sorted(range(len(head)), key=lambda column: head[column] in AP_OF_SIZES)
     ordered = []
     for cells in (head, *rows):
         ordered.append([cells[column] for column in order])

@@ -393,7 +393,7 @@ def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
     said = f"so 1 of 3 label times have no events; if the labels count from the first event, give {KEY}=from_start"
     config = compose([*arguments, f"dataset.prepared_dir={tmp_path / 'out'}"])
     for full, verb in ((False, preprocess), (True, inspect), (False, inspect)):
-        config.recording, config.full = str(raw), full
+        config.recording, config.full, config.out = str(raw), full, str(tmp_path / "seen")
         verb(config)
         assert said in capsys.readouterr().out.replace("\n", " ")
     with pytest.warns(UserWarning, match=said):
@@ -402,7 +402,7 @@ def test_labels_on_another_clock_are_said_and_moved(tmp_path, capsys):
     (sequence,) = RawSplit(raw, "train", build_spec(config.dataset)).sequences(WindowSettings())
     assert sequence.labels.t_us.tolist() == [first_us + t_us for t_us in TIMES_US]
     config.preprocess.splits = ["train"]
-    inspect(replace(config, full=True))
+    inspect(replace(config, full=True, out=str(tmp_path / "seen")))
     assert "label times have no events" not in capsys.readouterr().out
     for seconds in (10, 1000):  # far away, nothing can be counted
         write_dat(raw / "train/drive.dat", random_events(start_us=seconds * 1_000_000), HEIGHT, WIDTH)
