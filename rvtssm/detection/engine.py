@@ -2,6 +2,11 @@
 
 `predict`, `live`, `serve` and a stream in Python all run a `StreamDetector`. They differ in where events come from and
 in what they do with a window.
+
+The way of a packet: `push` checks it, filters it and hands it to the `FrameCounter`; the `WindowClock` says which
+windows have closed. `_compute` (`window_detector.py`) takes their frames, lets the network run a step for each, and
+makes boxes on the sensor of its predictions. In place of `push`, `live` calls `feed` for all that has arrived, and then
+`newest` (`live_run.py`).
 """
 
 import math

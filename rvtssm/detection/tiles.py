@@ -1,32 +1,24 @@
-"""Run a detector on overlapping tiles of frames, each a stream of its own, and merge their boxes over the seams.
+"""Cut frames into overlapping tiles, and merge the boxes of the tiles over the seams.
 
 Tiles keep more pixels of a large sensor than one reduced frame, so that small objects are found.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from rvtssm.boxes import pairwise_iou
 from rvtssm.detection import parse_tiles
-from rvtssm.models import PostprocessConfig
-from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
-from rvtssm.models.postprocess import to_sensor
-from rvtssm.models.streams import Streams
 from rvtssm.records import Detections
 from rvtssm.records.settings import SMALLEST_SIDE
 from rvtssm.system.user_error import UserError
 
 _OVERLAP = 0.25  # of neighbouring tiles, relative to their side; objects up to this size lie inside a tile
 _EDGE_PX = 1.5  # a box that ends this close to an inner edge of its tile is cut off by it
-_STEPS_PER_CALL = 16  # steps of a gap per call of a detector whose layers have no step to rescale
 _SAME_IOU = 0.5  # boxes of two tiles are one object if they overlap this much where both tiles look
 
 
@@ -102,91 +94,6 @@ class Tiles:
         score = np.array([piece.score for piece in pieces], np.float32)
         classes = np.array([piece.class_id for piece in pieces], np.int64)
         return Detections(xyxy, score, classes, of_tiles[0].t_us)
-
-
-class TiledDetector:
-    """A detector with its state, one step or several at a time. Each tile is a stream.
-
-    Args:
-        checkpoint: The weights.
-        tiles: The tiles of a frame, often a single one.
-        downsample: Side of a pixel of the frame in pixels of the sensor.
-        config: Post-processing.
-    """
-
-    def __init__(
-        self, checkpoint: LoadedCheckpoint, tiles: Tiles, downsample: int, config: PostprocessConfig | None
-    ) -> None:
-        self.tiles = tiles
-        self.downsample = downsample
-        self.config = config or PostprocessConfig()
-        detector = detector_for_frame(checkpoint, *tiles.tile_hw)
-        stride_us = checkpoint.windows.stride_us
-        self.streams = Streams(detector, stride_us, checkpoint.model_config.memory_chunk)
-        self.is_first = True  # whether the next step is the first of a stream
-
-    def forget(self) -> None:
-        """Begin a new stream."""
-        self.streams.load_state_dict({"steps": {}})
-        self.is_first = True
-
-    def detect(
-        self, frames: np.ndarray, dt_us: npt.NDArray[Any], indices: npt.NDArray[np.int64], ends_us: list[int]
-    ) -> list[Detections]:
-        """Run L steps, and return the detections, in pixels of the sensor, of those at `indices`.
-
-        Args:
-            frames: The frames (L, C, H, W).
-            dt_us: The time of each step (L,), microseconds.
-            indices: Steps (M,).
-            ends_us: When these M steps end, microseconds.
-        """
-        # Every tile is a stream: L steps of N streams.
-        num = len(self.tiles)
-        index = np.stack([np.repeat(indices, num), np.tile(np.arange(num), len(indices))], axis=1)
-        predictions = self.streams.push(
-            torch.from_numpy(self.tiles.cut(frames)),
-            torch.from_numpy(np.repeat(dt_us[:, None], num, axis=1)),
-            torch.from_numpy(index),
-            range(num),
-            [self.is_first] * num,
-        )
-        self.is_first = False
-        decoded = self.streams.decoded(predictions, np.repeat(ends_us, num).tolist(), self.config)
-        detections = [to_sensor(tile, *self.tiles.tile_hw, self.downsample) for tile in decoded]
-        by_step = (detections[start : start + num] for start in range(0, len(detections), num))
-        return [self.tiles.merged(tiles, self.downsample, self.config.max_detections) for tiles in by_step]
-
-    def detect_after_gap(self, frame: np.ndarray, num_windows: int, stride_us: float, end_us: int) -> Detections:
-        """Return the detections after empty windows. The state takes steps of 1, 1, 2, 4, ... windows.
-
-        A single long step would turn around the modes of the bilinear rule. Layers without a step to rescale take one
-        step per window.
-
-        Args:
-            frame: A frame of zeros (C, H, W).
-            num_windows: Number of windows.
-            stride_us: Time of a window, microseconds.
-            end_us: When the last one ends, microseconds.
-        """
-        # The steps, cut into calls; only the last one needs boxes.
-        strides = np.ones(num_windows)
-        if self.streams.detector.has_step_to_rescale:
-            strides = gap_steps(num_windows)
-        *before, last = np.split(strides, range(_STEPS_PER_CALL, len(strides), _STEPS_PER_CALL))
-        for steps in before:
-            self.detect(np.stack([frame] * len(steps)), steps * stride_us, np.empty(0, np.int64), [])
-        frames = np.stack([frame] * len(last))
-        index = np.array([len(last) - 1])
-        (detections,) = self.detect(frames, last * stride_us, index, [end_us])
-        return detections
-
-
-def gap_steps(num_windows: int) -> npt.NDArray[np.float64]:
-    """Return the steps over a gap of empty windows, in windows: 1, 1, 2, 4, ..., and the rest."""
-    doubled = [1.0] + [2.0**power for power in range(int(math.log2(num_windows)))]
-    rest = num_windows - sum(doubled)
-    return np.array(doubled + [rest] * (rest > 0))
 
 
 @dataclass

@@ -2,12 +2,12 @@
 
 For example at 200 Hz, after a training at 20 Hz: every recording is cut into a window per 5 ms. The detector runs over
 all of them, with its time step multiplied by 0.1. Each label is scored with the output of the window that ends at its
-time. `planned_rates` makes the windows of a rate: one ends at each label, and the time between two labels is cut into
+time. `plan_rates` makes the windows of a rate: one ends at each label, and the time between two labels is cut into
 equal strides, as near to that of the rate as possible (`label_grid` of `events/windows.py`). Windows are as long as in
-the training (slide) or as the stride (shrink). `Streams` divides each stride by that of the training, which gives the
-step scale. `matching.py` drops boxes that are too small or too early, as Prophesee does (`protocol.py`), and matches
-outputs with labels. `coco.py` averages precision over all recordings at once; `resample` there adds the confidence
-intervals.
+the training (slide) or as the stride (shrink). `score_rate` lets the detector run (`detector_run.py`): `Streams`
+divides each stride by that of the training, which gives the step scale, and carries the state through the recording.
+`matching.py` drops boxes that are too small or too early, as Prophesee does (`protocol.py`), and matches outputs with
+labels. `coco.py` averages precision over all recordings at once; `resample` there adds the confidence intervals.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,6 +4,13 @@ The header lines start with `% `. Two bytes follow (event type, event size). The
 microseconds and a u32 of x (14 bits), y (14 bits) and polarity (4 bits, any but 0 is brighter), all little-endian. In
 version 1, x has 9 bits, y 8 and the polarity 1.
 Source: prophesee-automotive-dataset-toolbox, src/io/dat_events_tools.py.
+
+The way of the bytes: `open_dat` reads the header. `_read_units` (`byte_recording.py`) reads the next words of the file,
+and 100 more to look ahead. `_decode_words` takes them apart; a block with a fault goes through `keep_block`
+(`gate.py`), which keeps, moves or drops each event and counts the faults. `_block_sizes` (`decoder.py`) repeats this to
+the end of the file, without a few events of another clock at its start and end. `Recording` (`recording.py`) yields all
+events in blocks, or decodes those of a time range, from a state of the decoder that its index holds.
+`FrameCounter.push` takes such blocks.
 """
 
 from collections.abc import Iterable

@@ -17,7 +17,7 @@ from rvtssm.detection.configured_detector import sustained_hz
 from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.predictor import Predictor
 from rvtssm.detection.sources import EventsInMemory
-from rvtssm.detection.tiles import gap_steps
+from rvtssm.detection.window_detector import gap_steps
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.events.windows import FreeGrid, free_grid, label_grid
 from rvtssm.models import PostprocessConfig

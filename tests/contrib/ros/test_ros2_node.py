@@ -22,7 +22,7 @@ from rvtssm.contrib.ros.message_source import MessageSource
 from rvtssm.detection import DetectionConfig, PredictConfig, configured_detector, live_run
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.result_files import ResultContext, open_result_files
-from rvtssm.detection.tiles import TiledDetector
+from rvtssm.detection.window_detector import TiledDetector
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.records import Detections, Events
 from tests.contrib.ros.bag_writer import EVENT_PACKET, message_of, typestore_of, write_bag
