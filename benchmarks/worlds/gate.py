@@ -23,7 +23,9 @@ from typing import Any
 import numpy as np
 
 from rvtssm.boxes import pairwise_iou
+from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.events.labels import Boxes, read_boxes
+from rvtssm.records import DatasetSpec, Detections, Labels
 from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.files import atomic_file
 
@@ -48,6 +50,7 @@ OVERLAP = 0.5
 _APART_US = 5_000  # boxes and labels this near are of one window
 LEAD = 1  # track of the car ahead
 NUM_VAL = 8
+_VEHICLES = DatasetSpec("drive", 240, 304, ("vehicle",), min_side_px=0, skip_us=-1)  # all boxes are scored
 
 
 @dataclass(frozen=True)
@@ -109,25 +112,29 @@ class Gate:
         for scores in json.loads(path.read_text())["rows"]:
             row[f"{scores['source']} AP50"] = 100 * scores["AP50"]
         if self.drive is not None and self.boxes is not None:
-            out = self.folder / "drive" / name.replace(" ", "_")
-            if not (out / "scores.json").exists():
-                words = (
-                    str(self.drive),
-                    f"checkpoint={checkpoint}",
-                    "downsample=1",
-                    "formats=[npy]",
-                    "all_scores=true",
-                )
-                _run("rvtssm", "predict", *words, f"out={out}")
-                found = drive_scores(read_boxes(next(out.glob("*.npy"))), read_boxes(self.boxes))
-                with atomic_file(out / "scores.json") as staged:
-                    staged.write_text(json.dumps(found) + "\n")
-            row |= json.loads((out / "scores.json").read_text())
+            row |= self._drive(name, checkpoint)
+            filtered = self._drive(f"{name} refractory", checkpoint, "filters=[refractory]")
+            row |= {f"{what}, refractory": value for what, value in filtered.items()}
         return row
+
+    def _drive(self, name: str, checkpoint: str, *words: str) -> dict[str, float]:
+        """Return the scores of weights on the real drive, which are kept in a file."""
+        assert self.boxes is not None
+        out = self.folder / "drive" / name.replace(" ", "_")
+        if not (out / "scores.json").exists():
+            words = f"checkpoint={checkpoint}", "downsample=1", "formats=[npy]", "all_scores=true", *words
+            _run("rvtssm", "predict", str(self.drive), *words, f"out={out}")
+            found = drive_scores(read_boxes(next(out.glob("*.npy"))), read_boxes(self.boxes))
+            with atomic_file(out / "scores.json") as staged:
+                staged.write_text(json.dumps(found) + "\n")
+        scores: dict[str, float] = json.loads((out / "scores.json").read_text())
+        return scores
 
 
 def drive_scores(detections: Boxes, boxes: Boxes, class_id: int = 1) -> dict[str, float]:
-    """Return in how many windows the car ahead is found, and false boxes per window, from a score of SHOWN_SCORE on.
+    """Return AP50 of the vehicles in percent, and two numbers of the boxes with a score from SHOWN_SCORE on.
+
+    These are the number of windows in which the car ahead is found, and false boxes per window.
 
     Args:
         detections: Boxes with scores in `class_confidence`.
@@ -136,16 +143,28 @@ def drive_scores(detections: Boxes, boxes: Boxes, class_id: int = 1) -> dict[str
     """
     times = np.unique(boxes["t"])
     num_found = num_false = 0
+    frames = []
     for t_us in times:
-        is_now = np.abs(detections["t"] - t_us) <= _APART_US
-        shown = detections[is_now & (detections["class_confidence"] >= SHOWN_SCORE)]
+        now = detections[np.abs(detections["t"] - t_us) <= _APART_US]
+        vehicles = now[now["class_id"] == class_id]
+        ids = np.zeros(len(vehicles), np.int64)
+        frames.append(Detections(_edges(vehicles), vehicles["class_confidence"], ids, t_us=int(t_us)))
+        shown = now[now["class_confidence"] >= SHOWN_SCORE]
         labels = boxes[boxes["t"] == t_us]
         lead = labels[labels["track_id"] == LEAD]
         is_vehicle = shown["class_id"] == class_id
         num_found += bool((_overlaps(shown[is_vehicle], lead) >= OVERLAP).any())
         is_right = is_vehicle & (_overlaps(shown, labels) >= OVERLAP).any(1)
         num_false += int((~is_right).sum())
-    return {"car ahead": num_found, "windows": len(times), "false per window": num_false / len(times)}
+    truth = Labels(
+        np.stack([boxes[side] for side in ("x", "y", "w", "h")], axis=1),
+        class_id=np.zeros(len(boxes), np.int64),
+        t_us=boxes["t"].astype(np.int64),
+        window_index=np.searchsorted(times, boxes["t"]),
+        still_us=np.full(len(boxes), -1),
+    )
+    ap50 = 100 * evaluate_detections([("drive", truth, frames)], _VEHICLES)["AP50"]
+    return {"AP50": ap50, "car ahead": num_found, "windows": len(times), "false per window": num_false / len(times)}
 
 
 def _overlaps(one: Boxes, two: Boxes) -> np.ndarray:
