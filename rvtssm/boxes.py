@@ -13,6 +13,10 @@ from torch import Tensor
 Boxes = TypeVar("Boxes", Tensor, np.ndarray)
 
 
+def _columns(boxes: Boxes) -> list[Boxes]:
+    return [boxes[..., i] for i in range(4)]
+
+
 def _stack(columns: list[Boxes], like: Boxes) -> Boxes:
     if isinstance(like, Tensor):
         return torch.stack(columns, dim=-1)
@@ -28,7 +32,7 @@ def cxcywh_to_xyxy(boxes: Boxes) -> Boxes:
     Returns:
         (..., 4), the same kind of array and the same dtype.
     """
-    cx, cy, w, h = (boxes[..., i] for i in range(4))
+    cx, cy, w, h = _columns(boxes)
     return _stack([cx - w / 2, cy - h / 2, cx + w / 2, cy + h / 2], boxes)
 
 
@@ -41,7 +45,7 @@ def ltwh_to_xyxy(boxes: Boxes) -> Boxes:
     Returns:
         (..., 4), the same kind of array and the same dtype.
     """
-    x, y, w, h = (boxes[..., i] for i in range(4))
+    x, y, w, h = _columns(boxes)
     return _stack([x, y, x + w, y + h], boxes)
 
 
@@ -54,7 +58,7 @@ def xyxy_to_ltwh(boxes: Boxes) -> Boxes:
     Returns:
         (..., 4), the same kind of array and the same dtype.
     """
-    x1, y1, x2, y2 = (boxes[..., i] for i in range(4))
+    x1, y1, x2, y2 = _columns(boxes)
     return _stack([x1, y1, x2 - x1, y2 - y1], boxes)
 
 

@@ -11,7 +11,13 @@ from rvtssm.datasets import PreprocessConfig
 from rvtssm.datasets.agreement import RECORDING_IS_ELSEWHERE, name_of, prepared_lines, raw_lines
 from rvtssm.datasets.prepare_recording import Plan, Recipe, is_made_from, plan_recording
 from rvtssm.datasets.store import StoredSequence, open_sequence
-from rvtssm.datasets.tree import RawRecording, find_boxes_without_events, find_recordings, find_sequences, nothing_there
+from rvtssm.datasets.tree import (
+    RawRecording,
+    find_boxes_without_events,
+    find_sequences,
+    nothing_there,
+    recordings_by_name,
+)
 from rvtssm.events.frame_counter import count_as_they_close
 from rvtssm.events.label_rules import Note
 from rvtssm.events.sequence_plan import SequencePlan
@@ -56,17 +62,19 @@ def verify_dataset(
     """
     found = Verification()
     tasks: list[Task] = []
-    raw_dir, prepared_dir = (folder and local_path(folder) for folder in (raw_dir, prepared_dir))
     # What the files say of each other, and a task for each of them.
+    notes: list[str] = []
     if raw_dir is not None:
-        found.notes += [("raw", line) for line in raw_lines(raw_dir, spec)]
+        raw_dir = local_path(raw_dir)
+        notes += raw_lines(raw_dir, spec)
     if prepared_dir is not None:
+        prepared_dir = local_path(prepared_dir)
         found.faults += [("prepared", line) for line in prepared_lines(prepared_dir, raw_dir, spec)]
     for split in config.splits:
         recipe = Recipe(spec, settings, split == "train", config.is_labelled)
         recordings = {}
         if raw_dir is not None:
-            recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
+            recordings = recordings_by_name(raw_dir, split, spec)
             if not recordings:
                 found.faults.append((f"raw/{split}", f"{raw_dir} holds no recordings of {spec.name} in {split}"))
             for path in find_boxes_without_events(raw_dir, split, spec) if config.is_labelled else ():
@@ -87,7 +95,7 @@ def verify_dataset(
             told = found.notes if isinstance(message, Note) else found.faults
             told.append(("/".join(key), message))
     raw = [part for key, part in parts.items() if key[0] == "raw"]
-    found.notes += [("raw", line) for line in noticed_lines(raw, spec)]
+    found.notes += [("raw", line) for line in (*notes, *noticed_lines(raw, spec))]
     found.faults.sort()
     found.notes.sort()
     return found

@@ -74,9 +74,11 @@ class TreeInspection:
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
         """Return the number of boxes (K, 3) by class and size."""
-        counted = [part.labels for part in self.parts if part.split == split]
-        nothing = np.zeros((len(self.class_names), 3), np.int64)
-        return sum((labels for labels in counted if labels.shape == nothing.shape), nothing)
+        counts = np.zeros((len(self.class_names), 3), np.int64)
+        for part in self.parts:
+            if part.split == split and part.labels.shape == counts.shape:
+                counts += part.labels
+        return counts
 
     def totals(self, split: str) -> dict[str, int]:
         """Return the sums over the readable recordings of a split."""
@@ -315,9 +317,10 @@ def tree_figure(inspection: TreeInspection) -> Any:
     for split in inspection.splits:
         # Below: each recording by its length and rate.
         parts = [part for part in inspection.parts if part.split == split and part.num_events]
-        durations = [part.duration_us / 1e6 for part in parts]
-        rates = [part.num_events / max(part.duration_us, 1) for part in parts]  # million events per second
-        recordings.scatter(durations, rates, label=split or inspection.name, alpha=0.7)
+        durations_us = np.array([*map(attrgetter("duration_us"), parts)])
+        num_events = np.array([*map(attrgetter("num_events"), parts)])
+        rates = num_events / np.maximum(durations_us, 1)  # million events per second
+        recordings.scatter(durations_us / 1e6, rates, label=split or inspection.name, alpha=0.7)
     recordings.set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))
     recordings.set_ylim(bottom=0)
     for text in recordings.legend().get_texts():

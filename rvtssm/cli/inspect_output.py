@@ -19,7 +19,7 @@ from rvtssm.datasets.tree import RawRecording, find_recordings
 from rvtssm.drawing import to_png
 from rvtssm.drawing.draw import SHOWN_US, draw_frame, strip_of
 from rvtssm.events.label_rules import with_class_indices
-from rvtssm.events.labels import find_nothing
+from rvtssm.events.labels import find_nothing, ltwh_of
 from rvtssm.readers import open_with
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.system.user_error import UserError
@@ -178,7 +178,7 @@ def _labelled_frame(recording: RawRecording, spec: DatasetSpec, share: float) ->
         shown = events.between(t_us - SHOWN_US, t_us)
         counts = np.zeros((2, events.height, events.width), np.uint16)
     np.add.at(counts, (shown.p, shown.y, shown.x), 1)
-    ltwh = np.stack([boxes[side] for side in "xywh"], axis=1)
+    ltwh = ltwh_of(boxes)
     names = spec.class_names
     class_id = boxes["class_id"].astype(np.int64)
     is_uncertain = boxes["pseudo_score"] < 0

@@ -13,7 +13,7 @@ from rvtssm.datasets.custom import GENERATED_FILE
 from rvtssm.records import DatasetSpec
 from rvtssm.records.settings import SPLITS, filled
 from rvtssm.system.files import CONTENT_ERRORS, configs_dir, file_errors
-from rvtssm.system.limits import Settings, check_choice, setting
+from rvtssm.system.limits import Settings, check_choice, setting, values_of
 from rvtssm.system.remote import local_path
 from rvtssm.system.user_error import UserError
 
@@ -205,7 +205,7 @@ class DatasetConfig(Settings, section="dataset"):
     @property
     def overrides(self) -> dict[str, Any]:
         """What the dataset is said to be otherwise, by the keys of its file."""
-        said = {key: getattr(self, key) for key in (*_READ_KEYS, "label_offset_us")}
+        said = values_of(self, (*_READ_KEYS, "label_offset_us"))
         return {key: value for key, value in said.items() if value not in (None, {})}
 
 
@@ -246,8 +246,7 @@ def with_training(config: DatasetConfig, spec: DatasetSpec) -> DatasetConfig:
     if config.name:
         return config
     offset = "auto" if spec.label_offset_us is None else spec.label_offset_us
-    read = {key: getattr(spec, key) for key in _READ_KEYS}
-    return filled(config, {"name": spec.name, "label_offset_us": offset, **read})
+    return filled(config, {"name": spec.name, "label_offset_us": offset, **values_of(spec, _READ_KEYS)})
 
 
 def build_spec(config: DatasetConfig) -> DatasetSpec:
@@ -276,5 +275,5 @@ def _generated(path: Path) -> dict[str, Any]:
     advice = "name dataset, dataset.height and dataset.width"
     with file_errors(path, fault, advice, CONTENT_ERRORS):
         settings = json.loads(path.read_text("utf-8"))
-        size = {key: int(settings[key]) for key in ("height", "width")}
-        return {"name": str(settings.get("dataset", "synthetic")), **size}
+        name = str(settings.get("dataset", "synthetic"))
+        return {"name": name, "height": int(settings["height"]), "width": int(settings["width"])}

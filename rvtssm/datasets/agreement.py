@@ -5,13 +5,21 @@ reads a dataset says the same lines.
 """
 
 import contextlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rvtssm.datasets.custom import listed_names
 from rvtssm.datasets.prepare_recording import digest_of_ends
 from rvtssm.datasets.store import Meta, differing, read_meta, shared_settings
-from rvtssm.datasets.tree import RawRecording, find_all_sequences, find_boxes_without_events, find_recordings, has_split
+from rvtssm.datasets.tree import (
+    RawRecording,
+    find_all_sequences,
+    find_boxes_without_events,
+    find_recordings,
+    has_split,
+    recordings_by_name,
+)
 from rvtssm.events.label_rules import usable_boxes
 from rvtssm.events.labels import find_nothing
 from rvtssm.records import DatasetSpec
@@ -67,8 +75,8 @@ def prepared_lines(prepared_dir: Path | str, raw_dir: Path | str | None, spec: D
                 f"({_named(deleted)}); if they were removed on purpose, remove them from {prepared_dir}/{split} as well"
             )
     metas = list(_metas(prepared_dir))
-    told = [(split, path, meta["source"]) for split, path, meta in metas if meta.get("source")]
-    return lines + _unlike(metas) + _twice((source["fingerprint"], split, path) for split, path, source in told)
+    told = [(meta["source"]["fingerprint"], split, path) for split, path, meta in metas if meta.get("source")]
+    return lines + _unlike(metas) + _twice(told)
 
 
 def missing_and_deleted(
@@ -87,7 +95,7 @@ def missing_and_deleted(
     prepared = {name_of(path) for of_split, path in find_all_sequences(prepared_dir) if of_split == split}
     if raw_dir is None or not prepared or not has_split(Path(raw_dir), split, spec):
         return [], [], 0
-    recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
+    recordings = recordings_by_name(raw_dir, split, spec)
     if not recordings:
         return [], [], 0
     missing = [name for name in sorted({*recordings} - prepared) if _is_usable(recordings[name], split, spec)]
@@ -127,12 +135,14 @@ def _class_names(raw_dir: Path, splits: Collection[str], spec: DatasetSpec) -> I
         for name in ("classes.txt", "obj.names", "data.yaml", "data.yml"):
             theirs = listed_names(folder / name)
             if theirs and any(theirs.get(number, "") != own for number, own in mine.items()):
-                own = ", ".join(f"{number} {name}" for number, name in sorted(mine.items()))
-                other = ", ".join(f"{number} {name}" for number, name in sorted(theirs.items()))
                 yield (
-                    f"{folder / name} names the classes {other}, but the dataset {own}; if the labels were made with "
-                    f"{name}, give its names in its order"
+                    f"{folder / name} names the classes {_numbered(theirs)}, but the dataset {_numbered(mine)}; if the "
+                    f"labels were made with {name}, give its names in its order"
                 )
+
+
+def _numbered(names: Mapping[Any, Any]) -> str:
+    return ", ".join(f"{number} {name}" for number, name in sorted(names.items()))
 
 
 def _twice(fingerprints: Iterable[tuple[str, str, Path]]) -> list[str]:
@@ -157,7 +167,7 @@ def _of_raw(paths: Iterable[tuple[str, Path]]) -> Iterator[tuple[str, str, Path]
     for split, path in paths:
         by_size.setdefault(path.stat().st_size, []).append((split, path))
     for candidates in by_size.values():
-        if len({split for split, _ in candidates}) > 1:
+        if len(dict(candidates)) > 1:  # of several splits
             for split, path in candidates:
                 yield digest_of_ends(path).hexdigest(), split, path
 

@@ -25,7 +25,7 @@ from rvtssm.events.label_names import is_form
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS
 from rvtssm.system.files import atomic_file, file_errors
-from rvtssm.system.limits import check_number, shown
+from rvtssm.system.limits import check_number, shown, values_of
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
@@ -275,9 +275,9 @@ def options_above(where: Path | str, options: ReadOptions) -> ReadOptions:
         content = yaml_of(folder / FILE) if (folder / FILE).is_file() else {}
         if isinstance(content, dict) and not {*KEYS} & {*content}:  # other programs have such files, too
             continue
-        said = asdict(read_record(folder / FILE, SPEC.name, needed=()).read_options)
-        unsaid = [name for name, value in asdict(options).items() if value in (None, {}) and said.get(name)]
-        return replace(options, yields=tuple(unsaid), **{name: said[name] for name in unsaid})
+        said = read_record(folder / FILE, SPEC.name, needed=()).read_options
+        unsaid = [name for name, value in asdict(options).items() if value in (None, {}) and getattr(said, name)]
+        return replace(options, yields=tuple(unsaid), **values_of(said, unsaid))
     return options
 
 

@@ -149,13 +149,13 @@ class Collate:
 
     def __call__(self, chunks: list[Chunk]) -> SequenceBatch:
         # Shorter chunks are padded at their end.
-        num_steps = self.num_steps or max([1, *(len(chunk.frames) for chunk in chunks)])
+        frames: list[Any] = [chunk.frames for chunk in chunks]  # all are read, or all are still to be counted
+        num_steps = self.num_steps or max([1, *map(len, frames)])
         dt_us = torch.full((num_steps, len(chunks)), self.pad_dt_us, dtype=torch.int64)
         is_pad = torch.ones(num_steps, len(chunks), dtype=torch.bool)
         for stream, chunk in enumerate(chunks):
             dt_us[: len(chunk.frames), stream] = torch.from_numpy(chunk.dt_us)
             is_pad[: len(chunk.frames), stream] = False
-        frames: list[Any] = [chunk.frames for chunk in chunks]  # all are read, or all are still to be counted
         if isinstance(frames[0], PackedEvents):
             hist = torch.empty(0, dtype=torch.uint8)
             events = stack_events(frames, num_steps)

@@ -6,8 +6,10 @@ of events (4 bytes each) and their division into bins.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -59,18 +61,16 @@ def stack_events(chunks: Sequence[PackedEvents], num_steps: int) -> PackedEvents
     Returns:
         Events of frames (L, B, C, h, w) as tensors, which loader workers send through shared memory.
     """
-    first_cell = np.cumsum([0] + [len(chunk.cells) for chunk in chunks])
-    ranges = [chunk.ranges + first for chunk, first in zip(chunks, first_cell[:-1], strict=True)]
-    bounds_us = [chunk.bounds_us - chunk.bounds_us[:1, :1] for chunk in chunks]
-    places = [np.arange(len(chunk)) * len(chunks) + stream for stream, chunk in enumerate(chunks)]
-    return PackedEvents(
-        settings=chunks[0].settings,
-        shape=(num_steps, len(chunks), *chunks[0].shape[1:]),
-        cells=torch.from_numpy(np.concatenate([chunk.cells for chunk in chunks])),
-        ranges=torch.from_numpy(np.concatenate(ranges)),
-        bounds_us=torch.from_numpy(np.concatenate(bounds_us)),
-        places=torch.from_numpy(np.concatenate(places)),
-    )
+    columns: defaultdict[str, list[Any]] = defaultdict(list)
+    num_cells = 0
+    for stream, chunk in enumerate(chunks):
+        columns["cells"].append(chunk.cells)
+        columns["ranges"].append(chunk.ranges + num_cells)
+        columns["bounds_us"].append(chunk.bounds_us - chunk.bounds_us[:1, :1])
+        columns["places"].append(np.arange(len(chunk)) * len(chunks) + stream)
+        num_cells += len(chunk.cells)
+    joined: dict[str, Any] = {name: torch.from_numpy(np.concatenate(column)) for name, column in columns.items()}
+    return PackedEvents(settings=chunks[0].settings, shape=(num_steps, len(chunks), *chunks[0].shape[1:]), **joined)
 
 
 def count_frames(packed: PackedEvents, device: torch.device | str = "cpu", pin_memory: bool = False) -> Tensor:

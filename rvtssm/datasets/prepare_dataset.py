@@ -188,9 +188,14 @@ def _missing(jobs: list[Job], overwrite: bool, summary: PreprocessSummary) -> li
             return failure(error)
 
     with ThreadPoolExecutor(8) as threads:  # the threads wait for a disk or a network
-        outcomes = dict(zip(jobs, threads.map(outcome, jobs), strict=True))
-    summary.outcomes |= {job.name: known for job, known in outcomes.items() if known is not None}
-    return [job for job, known in outcomes.items() if known is None]
+        outcomes = [*threads.map(outcome, jobs)]
+    missing = []
+    for job, known in zip(jobs, outcomes, strict=True):
+        if known is None:
+            missing.append(job)
+        else:
+            summary.outcomes[job.name] = known
+    return missing
 
 
 def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, folder: Path) -> None:

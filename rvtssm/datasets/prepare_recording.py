@@ -5,6 +5,7 @@ the same, byte for byte.
 """
 
 import hashlib
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from rvtssm.readers import open_with
 from rvtssm.readers.faults import noted
 from rvtssm.readers.recording import EventBlocks
 from rvtssm.records import DatasetSpec, Events, WindowSettings
+from rvtssm.system.limits import values_of
 from rvtssm.system.user_error import UserError
 
 SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether the file is still the same
@@ -53,7 +55,7 @@ class Recipe:
     def meta(self) -> Meta:
         """The metadata that a prepared file stores about its recipe."""
         settings = self.settings
-        counting = {name: getattr(settings, name) for name in ("stride_us", "length_us", "num_bins", "count_cutoff")}
+        counting = values_of(settings, ("stride_us", "length_us", "num_bins", "count_cutoff"))
         return {
             "dataset": self.spec.name,
             "convention": settings.convention,
@@ -168,7 +170,7 @@ def count_section(section: SequencePlan) -> list[bytes]:
     start_us, end_us = section.span_us
     with closing(section.recording) as events:
         groups = _compressed(section, events.iterate(start_us=start_us, end_us=end_us, reuse=True))
-        return [frame for group in groups for frame in group]
+        return list(itertools.chain.from_iterable(groups))
 
 
 def _compressed(sequence: SequencePlan, blocks: Iterable[Events]) -> Iterator[list[bytes]]:

@@ -195,8 +195,11 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
 
     def _streams(self, epoch: int) -> list[tuple[int, int]]:
         """Return the augment seed and the kind of windows of each recording in the streams of an epoch."""
-        seeds = [_seed(self.seed, _STREAM_AUGMENT, epoch, r) for r in range(self.num_recordings)]
-        return [(seed, _drawn(self.stream_kinds, seed)) for seed in seeds]
+        streams = []
+        for recording in range(self.num_recordings):
+            seed = _seed(self.seed, _STREAM_AUGMENT, epoch, recording)
+            streams.append((seed, _drawn(self.stream_kinds, seed)))
+        return streams
 
     def _slots(self, epoch: int) -> list[list[ChunkRequest]]:
         """Return the requests of each slot of this process, equally many for all slots."""
@@ -206,14 +209,13 @@ class MixedBatchSampler(Sampler[list[ChunkRequest]]):
         streams = self._streams(epoch)
         line = [(r, start, stop) for r in order for start, stop in self._chunks(r, streams[r][1])]
         num_slots = self.num_streams * self.world_size
-        cuts = [slot * len(line) // num_slots for slot in range(num_slots + 1)]
+        cuts = (np.arange(num_slots + 1) * len(line) // num_slots).tolist()
         slots = []
         for slot in range(self.num_streams):
             begin, end = cuts[self.rank * self.num_streams + slot :][:2]
-            requests = [
-                ChunkRequest(r, start, stop, start == 0 or i == 0, slot, *streams[r])
-                for i, (r, start, stop) in enumerate(line[begin:end])
-            ]
+            requests = []
+            for i, (r, start, stop) in enumerate(line[begin:end]):
+                requests.append(ChunkRequest(r, start, stop, start == 0 or i == 0, slot, *streams[r]))
             slots.append(requests + [_empty(slot)] * (self.length(epoch) - len(requests)))
         return slots
 

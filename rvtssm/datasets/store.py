@@ -14,7 +14,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -30,6 +30,7 @@ from rvtssm.events.labels import to_boxes, to_labels
 from rvtssm.readers.hdf5 import check_storage, open_hdf5, read_array, read_rows, reading
 from rvtssm.records import DatasetSpec, Labels, Windows, WindowSettings
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
+from rvtssm.system.limits import field_names, values_of
 from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
@@ -37,7 +38,7 @@ FORMAT_VERSION = 2
 _AGAIN = "delete it and prepare it again"
 _CHECK_BYTES = 1 << 24
 _FRAMES_AT_ONCE = 16
-TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{field.name}" for field in fields(Labels)))
+TABLES = ("offsets", "bounds_us", "dt_us", *(f"labels/{name}" for name in field_names(Labels)))
 # A file without them means that all boxes are annotated, and that no label time is known to be without an object.
 OPTIONAL = ("labels/pseudo_score", "labels/empty_us")
 _RVT_PUBLISHED = "stacked_histogram_dt=50_nbins=10"
@@ -144,8 +145,7 @@ class StoredSequence:
 
 def sensor_meta(spec: DatasetSpec) -> Meta:
     """Return the metadata on the sensor and the classes, which a prepared file shares with its dataset."""
-    numbers = {name: getattr(spec, name) for name in ("height", "width", "downsample")}
-    return {**numbers, "class_names": list(spec.class_names)}
+    return {**values_of(spec, ("height", "width", "downsample")), "class_names": list(spec.class_names)}
 
 
 def shared_settings(meta: Meta) -> Meta:

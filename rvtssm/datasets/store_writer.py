@@ -7,7 +7,6 @@ import signal
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import numpy as np
 from rvtssm.datasets.store import FORMAT_VERSION, OPTIONAL, TABLES, Meta, crc_of_all_but_frames
 from rvtssm.records import Labels, Windows
 from rvtssm.system.files import atomic_file
+from rvtssm.system.limits import field_names, values_of
 from rvtssm.system.user_error import UserError
 
 _CHUNK_BYTES = 1 << 16
@@ -142,7 +142,7 @@ def sequence_writer(
             if len(writer.lengths) != len(windows):
                 found = f"received {len(writer.lengths)} frames for {len(windows)} windows"
                 raise UserError("prepared.damaged", name=path, found=found)
-            stored_labels = (getattr(labels, field.name) for field in fields(Labels))
+            stored_labels = values_of(labels, field_names(Labels)).values()
             tables = dict(zip(TABLES, (offsets, windows.bounds_us, windows.dt_us, *stored_labels), strict=True))
             tables = {name: table for name, table in tables.items() if name not in OPTIONAL or table.any()}
             meta = {"format_version": FORMAT_VERSION, **writer.meta}

@@ -138,6 +138,11 @@ def find_recordings(raw_dir: Path | str, split: str, spec: DatasetSpec) -> list[
     return [RawRecording(name, events[name], labels.get(name)) for name in sorted(events)]
 
 
+def recordings_by_name(raw_dir: Path | str, split: str, spec: DatasetSpec) -> dict[str, RawRecording]:
+    """Return the recordings of a split by their names, see `find_recordings`."""
+    return {recording.name: recording for recording in find_recordings(raw_dir, split, spec)}
+
+
 def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, Path]:
     """Return the event file of each recording by name."""
     root = raw_dir / (spec.events_dir or "")
@@ -170,8 +175,11 @@ def _find_events(raw_dir: Path, split: str, spec: DatasetSpec) -> dict[str, Path
 
 def _all_names(raw_dir: Path, spec: DatasetSpec) -> set[str]:
     """Return the names of the recordings of all splits that are there."""
-    splits = [split for split in {*SPLITS, *spec.split_sources} if has_split(raw_dir, split, spec)]
-    return {name for split in splits for name in _find_events(raw_dir, split, spec)}
+    names = set[str]()
+    for split in {*SPLITS, *spec.split_sources}:
+        if has_split(raw_dir, split, spec):
+            names.update(_find_events(raw_dir, split, spec))
+    return names
 
 
 def suffixes_of(spec: DatasetSpec) -> tuple[str, ...]:
@@ -208,8 +216,12 @@ def find_boxes_without_events(raw_dir: Path | str, split: str, spec: DatasetSpec
     labels = _find_labels(raw_dir, split, spec, _find_events(raw_dir, split, spec))
     used = {path for files in labels.values() for path in files.paths}
     root = raw_dir / (spec.boxes_dir or "")
-    matches = [path for suffix in spec.boxes_suffixes for path, _ in _glob(root, split, spec, suffix)]
-    return sorted(path for path in matches if path not in used and _is_label_file(path))
+    strays = []
+    for suffix in spec.boxes_suffixes:
+        for path, _ in _glob(root, split, spec, suffix):
+            if path not in used and _is_label_file(path):
+                strays.append(path)
+    return sorted(strays)
 
 
 def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
@@ -222,14 +234,17 @@ def find_sequences(prepared_dir: Path | str, split: str) -> list[Path]:
     if not folder.is_dir():
         advice = "prepare the recordings with `rvtssm preprocess`"
         raise UserError("file.missing", name=folder, found="does not exist", advice=advice)
-    ours = [path for path in folder.glob("*.h5") if not path.name.startswith(".")]
-    return sorted([*ours, *(path.parent for path in folder.glob(f"*/{RVT_FOLDER}"))])
+    of_rvt = [path.parent for path in folder.glob(f"*/{RVT_FOLDER}")]
+    return sorted([*folder.glob("[!.]*.h5"), *of_rvt])
 
 
 def find_all_sequences(prepared_dir: Path | str) -> list[tuple[str, Path]]:
     """Return the prepared sequences of all splits that are there, each with its split."""
-    splits = [split for split in SPLITS if (local_path(prepared_dir, split) / split).is_dir()]
-    return [(split, path) for split in splits for path in find_sequences(prepared_dir, split)]
+    found = []
+    for split in SPLITS:
+        if (local_path(prepared_dir, split) / split).is_dir():
+            found += [(split, path) for path in find_sequences(prepared_dir, split)]
+    return found
 
 
 def _patterns(split: str, spec: DatasetSpec) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.matching import ScoredRecording
 from rvtssm.evaluation.protocol import is_scored, scored_detections
 from rvtssm.evaluation.report import TRACK_METRICS
-from rvtssm.events.labels import LONGEST_TRACK_GAP_US, annotated
+from rvtssm.events.labels import LONGEST_TRACK_GAP_US, annotated, ltwh_of
 from rvtssm.records import DatasetSpec, Labels
 from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.extras import check_extra
@@ -159,7 +159,7 @@ def nearest_boxes(labels: Labels, boxes: np.ndarray, spec: DatasetSpec) -> np.nd
     """
     nearest = np.full(len(labels), -1)
     disk_class = np.asarray(spec.disk_class_ids)[labels.class_id]
-    edges = np.stack([boxes[name] for name in "xywh"], axis=1)
+    edges = ltwh_of(boxes)
     for t_us in np.unique(labels.t_us):
         ours = np.flatnonzero(labels.t_us == t_us)
         theirs = np.flatnonzero(boxes["t"] == t_us)

@@ -16,7 +16,7 @@ import numpy as np
 
 from rvtssm.events.label_formats import LABEL_PARSERS, LabelledImage, parse_labels
 from rvtssm.events.label_names import LabelNames, Place
-from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, nothing_at, read_boxes
+from rvtssm.events.labels import BOX_DTYPE, Boxes, find_nothing, ltwh_of, nothing_at, read_boxes
 from rvtssm.records import DatasetSpec
 from rvtssm.system.user_error import UserError
 
@@ -107,11 +107,11 @@ class LabelFiles:
                 raise UserError("labels.no_time", name=path, found="its labels have no time")
             return [end_us] * len(images)
         _check_rate(path, found.places, spec)
-        times_us = [_time_us(place, spec, found.is_from_one) for place in found.places]
+        times_us = [_time_us(place, spec, found.is_from_one) + offset_us for place in found.places]
         if found.is_from_one and spec.label_fps > 0:
             notes[FROM_ONE] += len(images)
         notes[SAME_TIME] += len(images) - len(set(times_us))
-        return [time_us + offset_us for time_us in times_us]
+        return times_us
 
 
 @dataclass(frozen=True)
@@ -150,13 +150,16 @@ def _found_in(
 def _parsed(paths: Sequence[Path], spec: DatasetSpec) -> list[LabelledImage]:
     """Return the images of files, after comparing their sizes and classes with those of the dataset."""
     images = []
+    counts: Counter[str | int] = Counter()
+    places: dict[str | int, str] = {}
     for path in paths:
         for image in parse_labels(path, (spec.width, spec.height), spec.label_columns):
             _check_sensor(path, image, spec)
             images.append(image)
-    boxes = [box for image in images for box in image.boxes]
-    places = {box.kind: box.place for box in reversed(boxes)}
-    _check_named(paths[0], spec, Counter(box.kind for box in boxes), places)
+            for box in image.boxes:
+                counts[box.kind] += 1
+                places.setdefault(box.kind, box.place)
+    _check_named(paths[0], spec, counts, places)
     return images
 
 
@@ -210,13 +213,14 @@ def _boxes(
     empty_us = []
     for image, t_us in zip(images, times_us, strict=True):
         known = [box for box in image.boxes if box.kind in ids]
-        rows += [(t_us, *box.sides, ids[box.kind], box.track, 1, 0, -1) for box in known]
-        places += [box.place for box in known]
+        for box in known:
+            rows.append((t_us, *box.sides, ids[box.kind], box.track, 1, 0, -1))
+            places.append(box.place)
         if not known and not image.notes:
             empty_us.append(t_us)
     with np.errstate(over="ignore"):  # an overflow becomes infinite
         boxes = np.array(rows, BOX_DTYPE)
-    if not all(np.isfinite(boxes[name]).all() for name in "xywh"):
+    if not np.isfinite(ltwh_of(boxes)).all():
         raise UserError("labels.form", name=path, found="a box is not finite")
     empty = nothing_at(np.setdiff1d(np.array(empty_us, np.int64), boxes["t"]))
     empty["class_id"] = spec.disk_class_ids[0]
@@ -241,8 +245,8 @@ def _check_named(path: Path, spec: DatasetSpec, counts: Counter[Any], places: Ma
     advice = "add them to classes in dataset.yaml, or to ignored_classes to leave them out"
     if spec.ignored_classes is None:
         own = {*map(str.casefold, spec.class_names)}
-        in_other_capitals = [name for name in names if name.casefold() in own]
-        if not in_other_capitals and (not names or len(unknown) < len(counts)):
+        are_in_other_capitals = not own.isdisjoint(map(str.casefold, names))
+        if not are_in_other_capitals and (not names or len(unknown) < len(counts)):
             return
         advice = f"the dataset has {', '.join(spec.class_names)}; write the names in the same way in both"
     else:
@@ -284,7 +288,7 @@ def num_over(boxes: Boxes, size_wh: tuple[int, int], places: Sequence[str]) -> i
     """
     width, height = size_wh
     with np.errstate(invalid="ignore", over="ignore"):
-        x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
+        x, y, w, h = ltwh_of(boxes).astype(np.float64).T
         over = np.maximum(np.maximum(-x, x + w - width) / width, np.maximum(-y, y + h - height) / height)
         is_own = np.isfinite(over) & (boxes["pseudo_score"] == 0)
     is_far = is_own & (over > _MOST_OVER)

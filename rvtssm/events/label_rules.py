@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.events.label_notes import unit_advice
-from rvtssm.events.labels import Boxes, annotated, find_nothing
+from rvtssm.events.labels import Boxes, annotated, find_nothing, ltwh_of
 from rvtssm.records import DatasetSpec
 
 FASTEST_LABELS_US = 45_000  # 20 Hz with some tolerance; faster labels would force shorter windows than training uses
@@ -148,7 +148,7 @@ def _find_usable(boxes: Boxes, spec: DatasetSpec) -> tuple[npt.NDArray[np.bool_]
     Returns:
         Two masks (N,): the sides are finite and not negative; the box also overlaps the sensor.
     """
-    x, y, w, h = (boxes[name].astype(np.float64) for name in "xywh")
+    x, y, w, h = ltwh_of(boxes).astype(np.float64).T
     with np.errstate(invalid="ignore"):
         is_box = np.isfinite(x + y + w + h) & (w >= 0) & (h >= 0)
         is_visible = is_box & (x < spec.width) & (y < spec.height) & (x + w > 0) & (y + h > 0)
@@ -233,7 +233,7 @@ def box_faults(path: Path, boxes: Boxes, spec: DatasetSpec) -> list[str]:
     is_over = is_visible & ((boxes["x"] + boxes["w"] > spec.width) | (boxes["y"] + boxes["h"] > spec.height))
     are_corners = bool(np.all((boxes["w"] > boxes["x"]) & (boxes["h"] > boxes["y"])))
     is_small = is_known & is_visible & ~_is_large(_cropped(boxes, spec), spec)
-    are_fractions = all((boxes[side][is_known] <= 1).all() for side in "xywh")
+    are_fractions = bool((ltwh_of(boxes)[is_known] <= 1).all())
     fractions = "they look like fractions of the sensor, write x, y, w, h in pixels" if are_fractions else ""
     size = f"{spec.width}x{spec.height} pixels"
     scale = f"labels may be in pixels of another resolution: scale them to the sensor, or correct {size_keys(spec)}"

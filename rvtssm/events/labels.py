@@ -156,6 +156,11 @@ def annotated(boxes: Boxes) -> Boxes:
     return annotated
 
 
+def ltwh_of(boxes: Boxes) -> npt.NDArray[np.float32]:
+    """Return left, top, width and height of boxes in pixels, (N, 4)."""
+    return np.stack([boxes[name] for name in "xywh"], axis=1)
+
+
 def nothing_at(times_us: npt.NDArray[np.int64]) -> Boxes:
     """Return entries that say that no object was there at these label times: boxes without size and confidence.
 
@@ -193,7 +198,7 @@ def to_labels(boxes: Boxes, windows: Windows, is_exact: bool = True) -> Labels:
     if not is_exact:
         index[boxes["t"] < windows.ends_us[0] - windows.dt_us[0]] = -1
     return Labels(
-        boxes_ltwh=np.stack([boxes[name] for name in "xywh"], axis=1),
+        boxes_ltwh=ltwh_of(boxes),
         class_id=boxes["class_id"].astype(np.int64),
         t_us=boxes["t"].copy(),
         window_index=index.astype(np.int64),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from rvtssm.records import Events, Windows, WindowSettings
 from rvtssm.records.settings import CHANNELS_PER_BIN, CONVENTIONS, REDUCTIONS, TIME_CONSTANTS_US
-from rvtssm.system.limits import Settings, setting
+from rvtssm.system.limits import Settings, setting, values_of
 from rvtssm.system.user_error import UserError, errors_about
 
 LATE_US = 10_000  # in a live stream, a larger step back in time means that the clock has jumped
@@ -239,7 +239,7 @@ class WindowClock:
 
     def times(self) -> dict[str, int | None]:
         """Return CLOCK_TIMES by name."""
-        return {name: getattr(self, name) for name in CLOCK_TIMES}
+        return values_of(self, CLOCK_TIMES)
 
     def set_times(self, times: Mapping[str, Any]) -> None:
         """Set CLOCK_TIMES."""

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
 from rvtssm.records.settings import WindowSettings
+from rvtssm.system.limits import field_names, values_of
 from rvtssm.system.user_error import UserError
 
 if TYPE_CHECKING:
     import torch
 
-_UNSIGNED = tuple(int(np.iinfo(kind).max) for kind in (np.uint8, np.uint16, np.uint32, np.uint64))  # a stored -1
+_UNSIGNED = (0xFF, 0xFFFF, 0xFFFF_FFFF, 0xFFFF_FFFF_FFFF_FFFF)  # a stored -1
 _PARTS = (
     "give a forward slice of whole numbers, as in events[:100], a mask, as in events[events.p == 1], or a range of "
     "time, as in events.between(start_us, end_us)"
@@ -252,8 +253,8 @@ class Labels:
 
     def __getitem__(self, index: slice | np.ndarray) -> Labels:
         """Return the labels selected by a slice, a boolean mask or an index array. `empty_us` stays as it is."""
-        names = [field.name for field in fields(self) if field.name != "empty_us"]
-        return Labels(**{name: getattr(self, name)[index] for name in names}, empty_us=self.empty_us)
+        columns = values_of(self, {*field_names(self)} - {"empty_us"})
+        return replace(self, **{name: column[index] for name, column in columns.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +335,7 @@ class SequenceBatch:
 
     def pin_memory(self) -> SequenceBatch:
         """Return the batch with its tensors in pinned memory, and of its events the cells, which a device reads."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "events"}
+        tensors = values_of(self, {*field_names(self)} - {"events"})
         pinned = {name: tensor.pin_memory() for name, tensor in tensors.items() if tensor is not None}
         events = self.events
         if events is not None:
@@ -348,7 +349,7 @@ class SequenceBatch:
             device: The device of the model.
             non_blocking: Copy asynchronously if the source is pinned memory.
         """
-        tensors = {name: getattr(self, name) for name in ("hist", "targets", "pseudo_scores")}
+        tensors = values_of(self, ("hist", "targets", "pseudo_scores"))
         moved = {
             name: tensor.to(device, non_blocking=non_blocking) for name, tensor in tensors.items() if tensor is not None
         }

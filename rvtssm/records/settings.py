@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from rvtssm.system.limits import Limits, check_choice, check_counts, check_number, check_value
+from rvtssm.system.limits import Limits, check_choice, check_counts, check_number, check_value, field_names, values_of
 from rvtssm.system.user_error import UserError
 
 SHOWN_SCORE = 0.3  # detections from this score on are drawn, and counted in confusions and worst frames
@@ -34,8 +34,9 @@ def filled(settings: Settings, others: Mapping[str, Any]) -> Settings:
         settings: A dataclass.
         others: Values by the names of its fields.
     """
-    unsaid = [name for name in others if getattr(settings, name) in (None, "", {})]
-    return replace(settings, **{name: others[name] for name in unsaid})
+    own = values_of(settings, others)
+    said = {name: value for name, value in own.items() if value not in (None, "", {})}
+    return replace(settings, **{**others, **said})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +65,8 @@ class ReadOptions:
     @classmethod
     def of(cls, settings: Any) -> ReadOptions:
         """Return the options among the fields of other settings, such as those of `predict`."""
-        names = [field.name for field in fields(cls) if hasattr(settings, field.name)]
-        return cls(**{name: getattr(settings, name) for name in names})
+        names = [name for name in field_names(cls) if hasattr(settings, name)]
+        return cls(**values_of(settings, names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +129,7 @@ class DatasetSpec:
     @property
     def names_on_disk(self) -> dict[str, str]:
         """The names of the classes by their ids in files, as text for JSON."""
-        return {str(disk_id): name for disk_id, name in zip(self.disk_class_ids, self.class_names, strict=True)}
+        return dict(zip(map(str, self.disk_class_ids), self.class_names, strict=True))
 
     @property
     def sensor_hw(self) -> tuple[int, int]:

@@ -178,8 +178,7 @@ def did_you_mean(path: Path | str) -> str:
         return f"; it is a link to {os.readlink(path)}, which is missing or leads back"
     if not path.parent.is_dir():
         return ""
-    names = [entry.name for entry in path.parent.iterdir()]
-    for name in difflib.get_close_matches(path.name, names, 1):
+    for name in difflib.get_close_matches(path.name, os.listdir(path.parent), 1):
         return f"; did you mean {name}?"
     return ""
 

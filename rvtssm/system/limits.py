@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from numbers import Integral, Real
 from typing import Any, TypeVar
@@ -73,6 +73,16 @@ def limits_of(one: Field[Any]) -> Limits:
     return one.metadata.get("limits", _NONE)
 
 
+def field_names(record: Any) -> list[str]:
+    """Return the names of the fields of a dataclass, or of one of its records, in order."""
+    return [one.name for one in fields(record)]
+
+
+def values_of(record: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return fields or properties of a record by their names."""
+    return {name: getattr(record, name) for name in names}
+
+
 class Settings:
     """Base of dataclasses of settings: checks the limits of their fields, and keeps which values the caller has named.
 
@@ -87,8 +97,7 @@ class Settings:
 
     def __new__(cls, *args: Any, **values: Any) -> Settings:
         made = super().__new__(cls)
-        in_order = [one.name for one in fields(cls)]  # type: ignore[arg-type]
-        object.__setattr__(made, "named", {**dict(zip(in_order, args, strict=False)), **values})
+        object.__setattr__(made, "named", {**dict(zip(field_names(cls), args, strict=False)), **values})
         return made
 
     def over(self, others: Any) -> Any:

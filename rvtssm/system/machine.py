@@ -107,7 +107,9 @@ def num_usable_cores() -> int:
 
 def free_bytes() -> int | None:
     """Return the memory that the system and the job leave to this process; None if unknown (not Linux)."""
-    free = [int(kilobytes) << 10 for kilobytes in re.findall(r"MemAvailable:\s*(\d+) kB", _text(MEMORY))]
+    free = []
+    if available := re.search(r"MemAvailable:\s*(\d+) kB", _text(MEMORY)):
+        free.append(int(available[1]) << 10)
     for group in _groups("memory"):
         version_2 = ("memory.max", "memory.current")
         version_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
@@ -132,7 +134,9 @@ def _groups(resource: str) -> Iterator[Path]:
             continue
         root = next(filter(Path.is_dir, roots), roots[0])
         own = root / path.lstrip("/")  # in a container it may be missing; then only the root can be seen
-        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(root))
+        for folder in (own, *own.parents):
+            if folder.is_relative_to(root):
+                yield folder
 
 
 def _text(path: Path) -> str:

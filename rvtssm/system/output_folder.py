@@ -110,8 +110,7 @@ def claim(
     if path.exists():
         with file_errors(path, advice=advice, errors=CONTENT_ERRORS):
             earlier = completed(json.loads(path.read_text()))
-        different = [key for key in {**earlier, **settings} if earlier.get(key) != settings.get(key)]
-        if different:
+        if different := changed_keys(earlier, settings):
             listed = ", ".join(f"{key}={earlier.get(key)} instead of {settings.get(key)}" for key in different)
             advice = "delete it, or choose another folder"
             raise UserError("run.other_settings", name=folder, found=f"made with {listed}", advice=advice)
@@ -120,6 +119,11 @@ def claim(
     else:
         with atomic_file(path) as staged:
             staged.write_text(json.dumps(settings, indent=2) + "\n")
+
+
+def changed_keys(earlier: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Return the keys that have different values in two tables of settings."""
+    return [key for key in {**earlier, **now} if earlier.get(key) != now.get(key)]
 
 
 @contextlib.contextmanager
@@ -150,7 +154,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
             for path in files:
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
-        _refuse_others(folder, own, [path.name for path in files])
+        _refuse_others(folder, own, os.listdir(staged))
         written = _read_written(folder)  # again, because the block may have written another set
         new = {*map(_stamp, files)}
         # Old and new files are listed until all are moved, so that a killed run leaves none that nobody owns.

@@ -105,8 +105,12 @@ def _listed(store: Any, root: str) -> dict[str, dict[str, Any]]:
         return {}
     if found["type"] == "file" and not found.get("mimetype", "").startswith("text/html"):  # a web server lists in HTML
         return {root: found}
-    files = {name: file for name, file in store.find(root, detail=True).items() if file["type"] == "file"}
-    return {name: file for name, file in files.items() if all(map(_is_name, name[len(root) + 1 :].split("/")))}
+    files = {}
+    for name, file in store.find(root, detail=True).items():
+        is_visible = all(map(_is_name, name[len(root) + 1 :].split("/")))
+        if file["type"] == "file" and is_visible:
+            files[name] = file
+    return files
 
 
 def _copy(store: Any, address: str, file: dict[str, Any], path: Path) -> None:

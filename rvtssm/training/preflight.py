@@ -19,7 +19,7 @@ from rvtssm.datasets import SamplingConfig, build_spec
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.datasets.prepare_recording import Recipe, is_made_from
 from rvtssm.datasets.store import StoredSequence
-from rvtssm.datasets.tree import RawRecording, find_recordings
+from rvtssm.datasets.tree import RawRecording, recordings_by_name
 from rvtssm.evaluation.protocol import num_scored, scoring_rules
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.models.detector import Detector, build_detector, head_class, usual_device
@@ -106,7 +106,7 @@ def outdated_recordings(raw_dir: str | None, data: SequenceDataModule) -> list[s
     outdated = []
     for split in ("train", "val"):
         with suppress(UserError):  # there may be no recordings of this split
-            recordings = {recording.name: recording for recording in find_recordings(raw_dir, split, data.spec)}
+            recordings = recordings_by_name(raw_dir, split, data.spec)
             recipe = Recipe(data.spec, data.settings, is_train=split == "train")
             for sequence in data.sequences(split):
                 stored = sequence.source
