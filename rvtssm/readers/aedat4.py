@@ -284,8 +284,11 @@ def _root_fields(data: bytes, identifier: bytes) -> tuple[int, int, int]:
     table = 4 + _number(data, "<I", 4)
     vtable = table - _number(data, "<i", table)
     num_fields = (_number(data, "<H", vtable) - 4) // 2
-    offsets = [_number(data, "<H", vtable + 4 + 2 * i) if i < num_fields else 0 for i in range(3)]
-    return tuple(table + offset if offset else 0 for offset in offsets)  # type: ignore[return-value]
+    places = []
+    for i in range(3):
+        offset = _number(data, "<H", vtable + 4 + 2 * i) if i < num_fields else 0
+        places.append(table + offset if offset else 0)
+    return tuple(places)  # type: ignore[return-value]
 
 
 def _vector(data: bytes, field: int, item_bytes: int) -> memoryview:

@@ -82,8 +82,8 @@ class ArraysRecording(ColumnsRecording):
         return _OpenStripes(self.path, self._table.stripes)
 
     def _columns(self, start: int, stop: int) -> list[Column]:
-        columns = [column for rows in self._file().read(start, stop) for column in _split(rows)]
-        return [np.ascontiguousarray(columns[i]) for i in self._table.columns.index]
+        columns = _split(self._file().read(start, stop))
+        return [np.ascontiguousarray(column) for column in self._table.columns.pick(columns)]
 
 
 class _OpenStripes:
@@ -192,7 +192,7 @@ def _opened(path: Path, table: _Table, in_file_hw: tuple[int, int] | None, optio
 def _columns_apart(path: Path, arrays: dict[str, _Array], options: ReadOptions) -> _Table:
     """Return the table of an archive with one array per column."""
     columns = find_columns(path, list(arrays), options)
-    chosen = [list(arrays.values())[i] for i in columns.index]
+    chosen = columns.pick([*arrays.values()])
     check_kinds(path, [array.dtype for array in chosen])
     lengths = {array.shape[0] for array in chosen}
     if len(lengths) > 1:
@@ -224,7 +224,7 @@ def _one_array(path: Path, array: _Array, options: ReadOptions) -> _Table:
         found = f"holds an array of {dtype} of shape {array.shape}"
         advice = "save events as a structured array with t, x, y, p or as an array of shape (N, 4)"
         raise UserError("file.content", name=path, found=found, advice=advice)
-    check_kinds(path, [kinds[i] for i in columns.index])
+    check_kinds(path, columns.pick(kinds))
     return _Table(stripes, columns, num_rows, array.truncated_bytes)
 
 
@@ -232,14 +232,18 @@ def _first_rows(path: Path, stripes: list[_Array], num_rows: int) -> npt.NDArray
     opened = _OpenStripes(path, stripes)
     parts = opened.read(0, min(num_rows, FIRST_ROWS))
     opened.close()
-    return np.stack([column for rows in parts for column in _split(rows)], axis=1)
+    return np.stack(_split(parts), axis=1)
 
 
-def _split(rows: npt.NDArray[Any]) -> list[Column]:
-    """Return the columns in the rows of a stripe."""
-    if rows.dtype.names:
-        return [rows[name] for name in rows.dtype.names]
-    return [rows] if rows.ndim == 1 else list(rows.T)
+def _split(parts: list[npt.NDArray[Any]]) -> list[Column]:
+    """Return the columns in the rows of all stripes."""
+    columns: list[Column] = []
+    for rows in parts:
+        if rows.dtype.names:
+            columns += map(rows.__getitem__, rows.dtype.names)
+        else:
+            columns += [rows] if rows.ndim == 1 else rows.T
+    return columns
 
 
 def _read_array(path: Path, member: str | None, stream: IO[bytes], num_bytes: int) -> _Array:

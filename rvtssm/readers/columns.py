@@ -42,6 +42,10 @@ class Columns:
     index: tuple[int, int, int, int]  # positions of t, x, y, p in the file
     time_unit: str | None  # a key of TIME_UNITS_US, or None if neither the file nor the caller names one
 
+    def pick(self, items: Any) -> list[Any]:
+        """Return those of t, x, y and p from a sequence with one item per column of the file."""
+        return [items[i] for i in self.index]
+
 
 class ColumnsRecording(Recording):
     """A file of columns that can be read from any row on.
@@ -101,10 +105,19 @@ def find_columns(path: Path, names: Sequence[str], options: ReadOptions) -> Colu
 
 def is_told(names: Sequence[str], options: ReadOptions) -> bool:
     """Return whether names tell the columns, where the caller's columns are meant for files that do not tell them."""
-    places_of, _ = matching(names)
-    is_complete = set(places_of) == set(NAMES) and all(len(places) == 1 for places in places_of.values())
     is_other = any(str(name) not in names for name in options.columns.values())
-    return is_complete and is_other and "columns" in options.yields
+    return are_complete(names) and is_other and "columns" in options.yields
+
+
+def are_complete(names: Sequence[str]) -> bool:
+    """Return whether there is exactly one name for each of t, x, y and p."""
+    places_of, _ = matching(names)
+    return set(places_of) == set(NAMES) and {*map(len, places_of.values())} == {1}
+
+
+def columns_of(rows: npt.NDArray[np.void]) -> list[Column]:
+    """Return t, x, y and p of a structured array as arrays of their own."""
+    return [np.ascontiguousarray(rows[name]) for name in NAMES]
 
 
 def matching(names: Sequence[str]) -> tuple[dict[str, list[int]], str | None]:

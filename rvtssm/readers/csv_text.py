@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import NAMES, Columns, find_columns, matching, order_of_unnamed
+from rvtssm.readers.columns import NAMES, Columns, columns_of, find_columns, matching, order_of_unnamed
 from rvtssm.readers.gate import MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
@@ -96,12 +96,12 @@ class CsvRecording(Recording):
     def _columns(self, lines: bytes) -> list[Column]:
         """Return t, x, y, p of some lines. A line that is not numbers becomes an event without a valid time."""
         if not lines.strip():
-            return [np.empty(0, self._dtype[name]) for name in NAMES]
+            return columns_of(np.empty(0, self._dtype))
         try:
             rows = self._parsed(lines, self._dtype)
         except ValueError:
             rows = self._parsed(_with_whole_lines(lines, self._layout, self._places), _AS_FLOATS)
-        return [np.ascontiguousarray(rows[name]) for name in NAMES]
+        return columns_of(rows)
 
     def _parsed(self, lines: bytes, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
         rows: npt.NDArray[Any] = np.loadtxt(
@@ -262,9 +262,11 @@ def _rows(lines: bytes, delimiter: str | None, num_fields: int) -> tuple[tuple[s
 
 def _numbers(layout: _Layout) -> npt.NDArray[np.float64]:
     """Return the first rows as numbers, without those that are none."""
-    rows = [row for row in layout.first_rows if all(map(_is_number, row))]
-    fields = [_WORDS.get(text.lower(), text) for row in rows for text in row]
-    return np.array(fields, np.float64).reshape(len(rows), layout.num_fields)
+    rows = []
+    for row in layout.first_rows:
+        if all(map(_is_number, row)):
+            rows.append([_WORDS.get(text.lower(), text) for text in row])
+    return np.array(rows, np.float64).reshape(len(rows), layout.num_fields)
 
 
 def _dtype(layout: _Layout, columns: Columns) -> np.dtype[Any]:

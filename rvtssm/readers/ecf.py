@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import NAMES, agreed_unit
+from rvtssm.readers.columns import NAMES, agreed_unit, columns_of
 from rvtssm.readers.gate import LATEST_POSSIBLE_US, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.hdf5 import OpenDatasets, check_storage, filters_of, open_hdf5, reading
 from rvtssm.readers.header import sensor_size
@@ -145,7 +145,7 @@ def _geometry(text: Any) -> tuple[int, int] | None:
 
 
 def _fields(rows: npt.NDArray[np.void]) -> _Parts:
-    t, x, y, p = (np.ascontiguousarray(rows[name]) for name in NAMES)
+    t, x, y, p = columns_of(rows)
     return t, x, y, p
 
 

@@ -75,8 +75,8 @@ def columns_of(given: object) -> tuple[list[Column], str | None]:
         raise UserError("events.form", name=_kind_of(given), found="holds no events", advice=advice)
     where = Path("the array")
     columns = find_columns(where, given.dtype.names, ReadOptions())
-    check_kinds(where, [given.dtype[i] for i in columns.index])
-    return [np.ascontiguousarray(given[given.dtype.names[i]]) for i in columns.index], columns.time_unit
+    check_kinds(where, columns.pick(given.dtype))
+    return [np.ascontiguousarray(given[name]) for name in columns.pick(given.dtype.names)], columns.time_unit
 
 
 def gated(raw: Sequence[Column], gate: Gate, repair: bool = False) -> tuple[Events, ReadFaults]:

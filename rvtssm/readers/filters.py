@@ -17,7 +17,7 @@ import numpy.typing as npt
 from rvtssm.readers.source import EventSource
 from rvtssm.records import Events
 from rvtssm.system.jit import jit
-from rvtssm.system.limits import check_choice, check_number
+from rvtssm.system.limits import check_choice, check_number, field_names
 from rvtssm.system.user_error import UserError
 
 Keep = npt.NDArray[np.bool_]
@@ -309,7 +309,7 @@ def checked_filters(given: Filters) -> dict[str, Filter]:
         # A name, or a mapping of one name to parameters.
         (name, parameters), *others = entry.items() if isinstance(entry, Mapping) else [(str(entry), {})]
         check_choice("filters", name, FILTERS)
-        known = [parameter.name for parameter in fields(FILTERS[name])]  # type: ignore[arg-type]
+        known = field_names(FILTERS[name])
         if others or name in filters or not isinstance(parameters, Mapping):
             advice = "name each once, as in [background,{region:{top:100}}]"
             raise UserError("setting.form", found=f"filters names {entry!r}", advice=advice)

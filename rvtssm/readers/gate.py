@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,7 @@ def join_events(parts: list[Events]) -> Events:
         return EventBuffer(0).events(0)
     if len(parts) == 1:
         return parts[0]
-    columns = zip(*((part.t, part.x, part.y, part.p) for part in parts), strict=True)
+    columns = zip(*map(attrgetter("t", "x", "y", "p"), parts), strict=True)
     return Events(*map(np.concatenate, columns))
 
 

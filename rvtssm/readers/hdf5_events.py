@@ -8,6 +8,7 @@ Sources: RVT scripts/genx/preprocess_dataset.py; Gehrig et al., DSEC, 2021, and 
 
 from dataclasses import dataclass
 from pathlib import Path
+from posixpath import basename
 from typing import Any
 
 import h5py
@@ -19,6 +20,7 @@ from rvtssm.readers.columns import (
     Columns,
     ColumnsRecording,
     agreed_unit,
+    are_complete,
     check_kinds,
     find_columns,
     matching,
@@ -237,7 +239,7 @@ def find_layout(path: Path, file: h5py.File, options: ReadOptions) -> Layout:
     for name, item in datasets.items():
         if item.ndim == 1 or is_vector(item):
             groups.setdefault(name.rpartition("/")[0], []).append(name)
-    complete = {group: names for group, names in groups.items() if _is_complete(names)}
+    complete = {group: names for group, names in groups.items() if are_complete([*map(basename, names)])}
     tables = [name for name, item in datasets.items() if _is_table(item) and not is_vector(item)]
     places = [*complete, *tables]
     # The caller names the columns, a place, or neither.
@@ -296,8 +298,11 @@ def _datasets(file: h5py.File) -> dict[str, Any]:
 
 def _listed(datasets: dict[str, Any]) -> str:
     """Return datasets with their shapes as text."""
-    shapes = {name: "x".join(map(str, item.shape or ())) for name, item in datasets.items()}
-    return ", ".join(f"{name} {shape or 'number'}" for name, shape in shapes.items()) or "nothing"
+    listed = []
+    for name, item in datasets.items():
+        shape = "x".join(map(str, item.shape or ())) or "number"
+        listed.append(f"{name} {shape}")
+    return ", ".join(listed) or "nothing"
 
 
 def _links_elsewhere(file: h5py.File) -> list[str]:
@@ -317,11 +322,6 @@ def is_vector(item: Any) -> bool:
     return item.ndim == 2 and 1 in item.shape and not item.dtype.names
 
 
-def _is_complete(names: list[str]) -> bool:
-    places_of, _ = matching([name.rpartition("/")[2] for name in names])
-    return set(places_of) == set(NAMES) and all(len(places) == 1 for places in places_of.values())
-
-
 def _is_table(item: Any) -> bool:
     if item.dtype.names:
         return item.ndim == 1 and set(matching(item.dtype.names)[0]) == set(NAMES)
@@ -329,12 +329,12 @@ def _is_table(item: Any) -> bool:
 
 
 def _of_group(path: Path, file: h5py.File, names: list[str], options: ReadOptions) -> Layout:
-    columns = find_columns(path, [name.rpartition("/")[2] for name in names], options)
-    chosen = [names[i] for i in columns.index]
+    columns = find_columns(path, [*map(basename, names)], options)
+    chosen = columns.pick(names)
     stated = [*map(file[chosen[0]].attrs.get, ("unit", "units"))]
     in_words = next((_UNITS[unit] for unit in stated if isinstance(unit, str) and unit in _UNITS), None)
     time_unit = columns.time_unit or agreed_unit(path, in_words, options)
-    columns_of = tuple((name, None) for name in chosen)
+    columns_of = tuple(zip(chosen, [None] * 4, strict=True))
     if chosen == [f"{_EVENTS}/{name}" for name in NAMES]:
         return Layout(columns_of, time_unit, "rvt_hdf5")
     return Layout(columns_of, time_unit)
@@ -343,14 +343,14 @@ def _of_group(path: Path, file: h5py.File, names: list[str], options: ReadOption
 def _of_table(path: Path, name: str, table: Any, options: ReadOptions) -> Layout:
     if table.dtype.names:
         columns = find_columns(path, table.dtype.names, options)
-        return Layout(tuple((name, table.dtype.names[i]) for i in columns.index), columns.time_unit)
+        return Layout(tuple(zip([name] * 4, columns.pick(table.dtype.names), strict=True)), columns.time_unit)
     is_mvsec = name.startswith(_MVSEC)
     if is_mvsec and not options.columns:
         columns = Columns((2, 0, 1, 3), agreed_unit(path, "s", options))
     else:
         usual = "t, x, y, p" if name == _EVENTS else None
         columns = order_of_unnamed(path, np.asarray(table[:FIRST_ROWS]), options, usual)
-    return Layout(tuple((name, i) for i in columns.index), columns.time_unit)
+    return Layout(tuple(zip([name] * 4, columns.index, strict=True)), columns.time_unit)
 
 
 def _given(path: Path, file: h5py.File, datasets: dict[str, Any], options: ReadOptions) -> Layout:
@@ -358,7 +358,7 @@ def _given(path: Path, file: h5py.File, datasets: dict[str, Any], options: ReadO
     given = [str(options.columns[name]).strip("/") for name in NAMES]
     if all(name in datasets for name in given):
         time_unit = matching([given[0].rpartition("/")[2]])[1]
-        return Layout(tuple((name, None) for name in given), agreed_unit(path, time_unit, options))
+        return Layout(tuple(zip(given, [None] * 4, strict=True)), agreed_unit(path, time_unit, options))
     tables = [name for name, item in datasets.items() if item.dtype.names or item.ndim == 2]
     if len(tables) != 1:
         advice = f"its datasets are {_listed(datasets)}: name those, as in {COLUMNS_EXAMPLE}"
