@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rvtssm.cli.verbs import GROUPS, in_words, known_verb, verbs, verbs_that_read
+from rvtssm.cli.verbs import GROUPS, all_sections, in_words, known_verb, verbs_that_read
 from rvtssm.system.extras import import_plugins
 from rvtssm.system.files import check_name
-from rvtssm.system.limits import limits_of
+from rvtssm.system.limits import field_names, limits_of
 from rvtssm.system.user_error import UserError, in_one_line
 
 # `doctor` has to work without Hydra and the configuration, so both are imported where they are used.
@@ -305,8 +305,7 @@ def _stands_alone(verb: str, word: str, is_first: bool) -> bool:
     key, equals, _ = word.partition("=")
     first = key.partition(".")[0]
     # All that can stand before `=`.
-    names = {field.name for field in fields(known.settings_class)} | {*GROUPS, *short_keys(verb), "experiment", "hydra"}
-    names |= {section for other in verbs().values() for section in other.reads}
+    names = {*field_names(known.settings_class), *all_sections(), *GROUPS, *short_keys(verb), "experiment", "hydra"}
     is_key = bool(equals) and (first in names or key.startswith("hydra/"))
     if not known.bare or (is_key and not (is_first and os.path.exists(word))):
         return False

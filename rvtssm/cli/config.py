@@ -7,7 +7,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from rvtssm.cli.verbs import verbs
+from rvtssm.cli.verbs import all_sections
 from rvtssm.datasets import PreprocessConfig
 from rvtssm.detection import DetectionConfig, LiveConfig, PredictConfig
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
@@ -80,7 +80,7 @@ def _schema(settings: type[Any]) -> DictConfig:
         OmegaConf.set_struct(free, False)
     OmegaConf.set_struct(schema, False)
     # A recipe may hold settings of verbs that have other classes; `to_config` drops them.
-    for name in {name for verb in verbs().values() for name in verb.reads} - {*schema}:
+    for name in all_sections() - {*schema}:
         schema[name] = {}
         OmegaConf.set_struct(schema[name], False)
     schema.sampling.chunk_length = "${usual:${dataset.name},chunk_length}"

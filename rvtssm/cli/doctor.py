@@ -46,8 +46,11 @@ def _packages() -> str:
         version = importlib.metadata.version(needed.name)
         if not needed.specifier.contains(version, prereleases=True):
             raise RuntimeError(f"{needed.name} {version} is installed, but {needed} is needed; install rvtssm again")
-    extras = [match for line in lines if (match := re.match(r"([\w.-]+).*extra == .(?!dev)(\w+)", line))]
-    missing = [f"{match[1]} (for {match[2]})" for match in extras if not _is_installed(match[1])]
+    missing = []
+    for line in lines:
+        match = re.match(r"([\w.-]+).*extra == .(?!dev)(\w+)", line)
+        if match and not _is_installed(match[1]):
+            missing.append(f"{match[1]} (for {match[2]})")
     return f"all needed are there; optional, not installed: {', '.join(missing) or 'none'}"
 
 

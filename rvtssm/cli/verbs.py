@@ -191,6 +191,11 @@ def verbs_that_read(key: str) -> list[str]:
     return [name for name, known in verbs().items() if section in (*known.reads, *known.keys) or section == "plugins"]
 
 
+def all_sections() -> set[str]:
+    """Return the names of the sections that any verb reads."""
+    return {section for verb in verbs().values() for section in verb.reads}
+
+
 def in_words(readers: list[str]) -> str:
     """Return that these verbs read a key, such as "train and study do"."""
     names = " and ".join(filter(None, (", ".join(readers[:-1]), readers[-1])))

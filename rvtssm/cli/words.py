@@ -163,10 +163,15 @@ def with_settings_files(verb: str, words: list[str]) -> list[str]:
     Raises:
         UserError: The file is missing, or holds no settings.
     """
-    files = [word.removeprefix(_CONFIG) for word in words if word.startswith(_CONFIG)]
-    named = [word for word in words if not word.startswith(_CONFIG)]
+    named = []
+    settings = []
+    for word in words:
+        if word.startswith(_CONFIG):
+            settings += _words_of(verb, Path(word.removeprefix(_CONFIG)).expanduser())
+        else:
+            named.append(word)
+    # Words of the command line count more than those of files.
     keys = {word.partition("=")[0] for word in named}
-    settings = [word for file in files for word in _words_of(verb, Path(file).expanduser())]
     return [word for word in settings if word.partition("=")[0] not in keys] + named
 
 

@@ -13,11 +13,11 @@ from rvtssm.datasets import SOURCES, AugmentConfig, DataConfig, DatasetConfig, S
 from rvtssm.datasets.agreement import missing_and_deleted, prepared_lines, raw_lines
 from rvtssm.datasets.loader import ChunkDataset, Collate, ResumableLoader, SequenceLoader, leave_signals_to_the_parent
 from rvtssm.datasets.sampling import ChunkRequest, EvalBatchSampler, MixedBatchSampler
-from rvtssm.datasets.sequence import FrameSequence, RawSplit, open_prepared_split
+from rvtssm.datasets.sequence import FrameSequence, RawSplit, open_prepared_split, steps_of
 from rvtssm.datasets.tree import find_all_sequences
 from rvtssm.events.labels import Boxes
 from rvtssm.readers.faults import say
-from rvtssm.records import SequenceBatch, WindowSettings
+from rvtssm.records import Labels, SequenceBatch, WindowSettings
 from rvtssm.system.limits import check_choice
 from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
@@ -160,6 +160,10 @@ class SequenceDataModule:
             lengths_ms = self.augment.stream_window_ms or self.augment.window_ms
             of_stream = drawn_windows(self.windows, replace(self.augment, stream_window_ms=None, window_ms=lengths_ms))
         return of_random, of_stream
+
+    def labels(self, split: str) -> list[Labels]:
+        """Return the labels of the sequences of a split."""
+        return [sequence.labels for sequence in self.sequences(split)]
 
     def sequences_to_draw(self) -> tuple[list[FrameSequence], list[int], list[int]]:
         """Return the training sequences for every kind of windows that training draws.
@@ -310,7 +314,7 @@ def _loader(
     streams = num_streams or 1
     what = f"a batch of {num_steps} steps of {streams} frames of {shape}, use fewer or a smaller num_bins"
     check_memory(num_steps * streams * math.prod(shape), what)
-    dt_us = np.concatenate([sequence.windows.dt_us for sequence in dataset.sequences])
+    dt_us = steps_of(dataset.sequences)
     pad_dt_us = int(np.median(dt_us)) if len(dt_us) else 0
     loader = kind(
         dataset,  # type: ignore[arg-type]  # its chunks become batches

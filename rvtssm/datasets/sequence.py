@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -98,6 +99,11 @@ class FrameSequence:
         if differences:
             found = f"it was prepared with {', and with '.join(differences)}"
             raise UserError("prepared.fixed", name=self.name, found=found)
+
+
+def steps_of(sequences: Sequence[FrameSequence]) -> npt.NDArray[np.int64]:
+    """Return the steps of sequences in microseconds, one sequence after the other."""
+    return np.concatenate([sequence.windows.dt_us for sequence in sequences])
 
 
 def open_prepared(path: Path | str, spec: DatasetSpec) -> FrameSequence:

@@ -27,6 +27,7 @@ from rvtssm.readers.source import NO_EVENTS, Arrival, LiveSource
 from rvtssm.records import Events
 from rvtssm.system.extras import check_extra, is_installed
 from rvtssm.system.files import CONTENT_ERRORS, file_errors
+from rvtssm.system.limits import field_names
 from rvtssm.system.user_error import UserError, in_one_line
 
 CAMERA = "camera:"  # the value of `recording` that selects a camera; its serial number may follow
@@ -251,7 +252,7 @@ def _filled(settings: Any, given: Any, where: str, sensor: Any) -> Any:
     if not isinstance(given, dict):
         raise UserError("setting.form", name=where, found=repr(given), needed="give names with values")
     # Names that the class does not have are refused.
-    names = [field.name for field in dataclasses.fields(settings)]
+    names = field_names(settings)
     if unknown := [name for name in given if name not in names]:
         raise UserError("setting.unknown", name=f"{where}: {unknown[0]}", needed=names)
     kinds = typing.get_type_hints(settings)

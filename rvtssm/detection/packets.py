@@ -247,10 +247,10 @@ def _as_one(packets: list[_Packet]) -> Iterator[_Packet]:
     if len(packets) == 1:
         yield packets[0]
         return
-    by_column = zip(*(columns for columns, _ in packets), strict=True)
-    columns = [*map(np.concatenate, by_column)]
-    untils_us = [until_us for _, until_us in packets if until_us is not None]
-    yield columns, max(untils_us, default=None)
+    by_packet, untils_us = zip(*packets, strict=True)
+    columns = [*map(np.concatenate, zip(*by_packet, strict=True))]
+    known_us = [until_us for until_us in untils_us if until_us is not None]
+    yield columns, max(known_us, default=None)
 
 
 def _columns(content: bytes, num_events: int) -> list[Column]:

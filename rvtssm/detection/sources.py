@@ -211,8 +211,11 @@ def first_events(
 @contextmanager
 def ended_by_signals(end: Callable[[], object]) -> Iterator[None]:
     """Let the first Ctrl-C, SIGTERM or SIGHUP call `end` at any moment. A second one has its usual effect."""
-    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    usual = {n: does for n, does in usual.items() if does in (signal.default_int_handler, signal.SIG_DFL)}
+    usual = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        does = signal.getsignal(number)
+        if does in (signal.default_int_handler, signal.SIG_DFL):
+            usual[number] = does
     # Only the main thread may handle signals.
     if threading.current_thread() is not threading.main_thread():
         usual = {}

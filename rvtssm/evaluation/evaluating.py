@@ -265,7 +265,8 @@ class FinishedRates:
             return
         numbers = {name: tuple(content["resampled"][name]) for name in ("recordings", "num_objects")}
         for row, replicates in zip(content["rows"], content["resampled"]["AP"], strict=True):
-            row = _with_nan({name: value for name, value in row.items() if name != "difference"})
+            row.pop("difference", None)
+            row = _with_nan(row)
             ap = {"AP": np.array(replicates, np.float64)}  # None becomes NaN
             found = Resampled(metrics={"AP": row["AP"]}, replicates=ap, **numbers)
             self.add([row], found)

@@ -141,10 +141,14 @@ def _detected(frames: Sequence[tuple[int, Detections]], num_images: int, rules: 
     lengths = list(map(len, found))
     image = np.repeat(images, lengths)
     t_us = np.repeat([frame.t_us for frame in found], lengths)
-    # All frames one after the other, (N, 4).
-    ltwh = xyxy_to_ltwh(np.concatenate([frame.xyxy for frame in found]))
-    score = np.concatenate([frame.score for frame in found]).astype(np.float64)
-    class_id = np.concatenate([frame.class_id for frame in found]).astype(np.int64)
+
+    def joined(field: str) -> Any:
+        """Return an array of all frames one after the other, (N, ...)."""
+        return np.concatenate([getattr(frame, field) for frame in found])
+
+    ltwh = xyxy_to_ltwh(joined("xyxy"))
+    score = joined("score").astype(np.float64)
+    class_id = joined("class_id").astype(np.int64)
     group = class_id * num_images + image
     order = np.lexsort((-score, group))
     if rules is not None:

@@ -48,7 +48,7 @@ def console_table(report: EvaluationReport) -> TerminalTable:
     head, *rows = report.table()
     last = len(rows) - 1
     # The drops stand in rows of their own.
-    drops = {window: report.drop(window) for window in report.windows}
+    drops = report.drops
     if not all(map(math.isnan, drops.values())):
         for window, drop in drops.items():
             cells = ["drop", percent(drop)]
@@ -160,6 +160,7 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
     """Return one page: AP over the rates of all reports, paired differences, and all metrics at one rate."""
     # One row per weights: all metrics at the rate of training.
     metrics = []
+    heads: dict[str, str] = {}
     for name, report in reports.items():
         row = report.reference()
         cells = {"weights": name}
@@ -167,8 +168,8 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
             cells["Hz"] = f"{row['hz']:g}"
         for metric in report.metric_names:
             cells[metric] = percent(row[metric])
+            heads[metric] = metric.removeprefix("AP/")
         metrics.append(cells)
-    heads = {name: name.removeprefix("AP/") for cells in metrics for name in cells}
     return render(
         "comparison.html",
         title="Evaluations side by side",
@@ -208,8 +209,9 @@ def rates_table(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:
         ap_by_hz = {hz: ap for hz, ap in published.items() if hz in rates}  # so that the drop uses the same rates
         table.append([name, *(percent(ap_by_hz.get(hz, math.nan)) for hz in rates)])
         drops.append(percent(performance_drop(ap_by_hz)))
-    with_drops = [[*row, drop] for row, drop in zip(table, drops, strict=True)]
-    return [[*head, "drop"], *with_drops]
+    for row, drop in zip(table, drops, strict=True):
+        row.append(drop)
+    return [[*head, "drop"], *table]
 
 
 def difference_table(reports: Mapping[str, EvaluationReport]) -> list[list[str]]:

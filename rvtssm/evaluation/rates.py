@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rvtssm.datasets.sequence import FrameSequence
+from rvtssm.datasets.sequence import FrameSequence, steps_of
 from rvtssm.detection.track_objects import TRACK_MEMORY_S
 from rvtssm.evaluation.coco import Interval, Resampled, evaluate_detections, resample
 from rvtssm.evaluation.detector_run import DetectorRun
@@ -118,10 +118,10 @@ def _planned(run: DetectorRun, asked_hz: float, window: str) -> PlannedRate:
         found = f"it has no box that is scored ({scoring_rules(spec)})"
         raise UserError("labels.none_scored", name=f"the {run.options.split} split", found=found)
     # From the first label on, labels decide the steps.
-    steps_us = [sequence.windows.dt_us[sequence.label_steps[0] + 1 :] for sequence in sequences]
-    if not any(map(len, steps_us)):
-        steps_us = [sequence.windows.dt_us for sequence in sequences]
-    step_us = float(np.median(np.concatenate(steps_us)))
+    steps_us = np.concatenate([sequence.windows.dt_us[sequence.label_steps[0] + 1 :] for sequence in sequences])
+    if not len(steps_us):
+        steps_us = steps_of(sequences)
+    step_us = float(np.median(steps_us))
     # Layers may refuse the scale, and labels the rate.
     scale = run.options.step_scale or float(exact_us(step_us)) / checkpoint.windows.stride_us
     checkpoint.detector.prepare(scale)  # raises for layers that do not support this scale
@@ -200,11 +200,11 @@ def score_rate(run: DetectorRun, rate: PlannedRate, seed: int = 0, is_reset: boo
     if options.streaming:
         latency_ms = step_latency_ms(run, sequences)
         sequences, label_steps = late_steps(sequences, latency_ms, options.when_late)
-        mean_step_us = float(np.concatenate([sequence.windows.dt_us for sequence in sequences]).mean())
+        mean_step_us = float(steps_of(sequences).mean())
         measured |= {"latency_ms": latency_ms, "taken_hz": 1e6 / mean_step_us}
     else:
         label_steps = [*map(own_steps, sequences)]
-    sequences = [asking(sequence, steps) for sequence, steps in zip(sequences, label_steps, strict=True)]
+    sequences = [*map(asking, sequences, label_steps)]
     # The only run of the detector at this rate.
     outputs = run.outputs(sequences, f"evaluating {rate.hz:g} Hz", is_reset)
     recordings = scored_recordings(sequences, label_steps, outputs)
@@ -233,8 +233,7 @@ def score_shifts(run: DetectorRun, rate: PlannedRate, shifts_ms: Sequence[float]
     by_shift: dict[float, list[LabelSteps]] = {}
     for ms in sorted(shifts_ms):
         by_shift[ms] = [newest_steps(sequence, sequence.windows.ends_us, round(1000 * ms)) for sequence in sequences]
-    of_sequence = zip(*by_shift.values(), strict=True)
-    sequences = [asking(sequence, *steps) for sequence, steps in zip(sequences, of_sequence, strict=True)]
+    sequences = [*map(asking, sequences, *by_shift.values())]
     outputs = run.outputs(sequences, "evaluating shifts")
     ap = {}
     for ms, label_steps in by_shift.items():

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rvtssm.evaluation.protocol import published_rows
-from rvtssm.evaluation.report import Row, citation, drop_sentences, percent, shift_sentence
+from rvtssm.evaluation.report import Row, citation, column, drop_sentences, percent, shift_sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -141,9 +141,9 @@ def rates_figure(title: str, dataset: str, rows: Sequence[Row]) -> "Figure":
     for model, ap_by_hz in published_rows(dataset).items():
         _draw_published(axes, f"{model} AP (published)", ap_by_hz)
     rows = sorted(rows, key=lambda row: row["hz"])
-    hz = [row["hz"] for row in rows]
+    hz = column(rows, "hz")
     for name, color in (("AP50", _AP50_COLOR), ("AP", _AP_COLOR)):
-        percents = 100 * np.array([row[name] for row in rows])
+        percents = 100 * np.array(column(rows, name))
         axes.plot(hz, percents, "o-", color=color, label=name, linewidth=2, markersize=6, zorder=2)
         _draw_band(axes, rows, name, color)
         for x, y in zip(hz, percents, strict=True):
@@ -170,8 +170,8 @@ def comparison_figure(
     rates: set[float] = set()
     for name, rows in rows_by_name.items():
         ordered = sorted(rows, key=lambda row: row["hz"])
-        hz = [row["hz"] for row in ordered]
-        (line,) = axes.plot(hz, 100 * np.array([row["AP"] for row in ordered]), "o-", label=name, linewidth=2)
+        hz = column(ordered, "hz")
+        (line,) = axes.plot(hz, 100 * np.array(column(ordered, "AP")), "o-", label=name, linewidth=2)
         _draw_band(axes, ordered, "AP", line.get_color())
         rates.update(hz)
     label_rates(axes, sorted(rates))
@@ -207,8 +207,8 @@ def precision_figure(curves: Mapping[str, np.ndarray]) -> "Figure":
 def _draw_band(axes: Any, rows: Sequence[Row], name: str, color: Any) -> None:
     """Draw the confidence intervals of a number over the rate, if there are any."""
     known = [row for row in rows if "intervals" in row]
-    hz = [row["hz"] for row in known]
-    lows, highs = 100 * np.array([row["intervals"][name] for row in known]).reshape(-1, 2).T
+    hz = column(known, "hz")
+    lows, highs = 100 * np.array(column(column(known, "intervals"), name)).reshape(-1, 2).T
     axes.fill_between(hz, lows, highs, color=color, alpha=0.2, linewidth=0, zorder=1)
     if len(hz) == 1:  # a band needs two points
         axes.vlines(hz, lows, highs, color=color, linewidth=2, alpha=0.4)

@@ -1,7 +1,8 @@
 """The result of an evaluation: a row of plain numbers per rate and kind of windows, which all tables and files show."""
 
+import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +80,7 @@ class EvaluationReport:
     @property
     def windows(self) -> list[str]:
         """The kinds of windows; the one described in detail comes first."""
-        return list(dict.fromkeys(row["window"] for row in self.rows))
+        return list(dict.fromkeys(column(self.rows, "window")))
 
     @property
     def metric_names(self) -> list[str]:
@@ -102,8 +103,14 @@ class EvaluationReport:
 
     def drop(self, window: str | None = None) -> float:
         """Return AP at the rate of training minus the mean AP at the other rates; NaN without both."""
-        ap_by_hz = {row["hz"]: row["AP"] for row in self.of(window or self.windows[0])}
+        rows = self.of(window or self.windows[0])
+        ap_by_hz = dict(zip(column(rows, "hz"), column(rows, "AP"), strict=True))
         return performance_drop(ap_by_hz, self.reference_hz)
+
+    @property
+    def drops(self) -> dict[str, float]:
+        """The drop of each kind of windows."""
+        return {window: self.drop(window) for window in self.windows}
 
     @property
     def warnings(self) -> list[str]:
@@ -118,12 +125,11 @@ class EvaluationReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for json.dump, as fractions. None means that there was no ground truth."""
-        drops = {window: self.drop(window) for window in self.windows}
         numbers = {
             "title": self.title,
             "dataset": self.dataset,
             "rows": list(self.rows),
-            "drop": drops,
+            "drop": self.drops,
             "reference_hz": self.reference_hz,
             "still_objects": self.still_objects,
             "without_memory": self.without_memory,
@@ -229,6 +235,11 @@ def percent_of(row: Row, name: str = "AP") -> str:
     return percent_interval((row.get(name, math.nan), *limits))
 
 
+def column(rows: Iterable[Row], name: str) -> list[Any]:
+    """Return one entry of each row."""
+    return [row[name] for row in rows]
+
+
 def to_table(rows: Sequence[Mapping[str, str]], heads: Mapping[str, str] | None = None) -> list[list[str]]:
     """Return rows of cells, starting with the head; a cell that a row does not have becomes a dash.
 
@@ -236,7 +247,7 @@ def to_table(rows: Sequence[Mapping[str, str]], heads: Mapping[str, str] | None 
         rows: Text by the name of its column.
         heads: Heads of the columns that are not called by their name.
     """
-    names = list(dict.fromkeys(name for row in rows for name in row))
+    names = list(dict.fromkeys(itertools.chain.from_iterable(rows)))
     table = [[(heads or {}).get(name, name) for name in names]]
     for row in rows:
         table.append([row.get(name, NO_VALUE) for name in names])

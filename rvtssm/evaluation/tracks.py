@@ -5,6 +5,7 @@ Sources: HOTA (Luiten et al., 2021), CLEAR MOT (Bernardin and Stiefelhagen, 2008
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 
 import numpy as np
 
@@ -57,9 +58,9 @@ def track_metrics(
     if not frames:
         return dict.fromkeys(TRACK_METRICS, math.nan)
     # Each metric is summed over the recordings.
-    hota = scores.aggregate_hota_metrics([scores.compute_hota_metrics(*compared) for compared in frames])
-    clear = scores.aggregate_clear_metrics([scores.compute_clear_metrics(*compared) for compared in frames])
-    identity = scores.aggregate_identity_metrics([scores.compute_identity_metrics(*compared) for compared in frames])
+    hota = scores.aggregate_hota_metrics([*starmap(scores.compute_hota_metrics, frames)])
+    clear = scores.aggregate_clear_metrics([*starmap(scores.compute_clear_metrics, frames)])
+    identity = scores.aggregate_identity_metrics([*starmap(scores.compute_identity_metrics, frames)])
     return {"HOTA": float(hota["HOTA"]), "MOTA": float(clear["MOTA"]), "IDF1": float(identity["IDF1"])}
 
 

@@ -9,6 +9,7 @@ from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
 from rvtssm.models.transfer import CLASS_MAP_FORM, mapped_classes
 from rvtssm.records import DatasetSpec
+from rvtssm.system.limits import values_of
 from rvtssm.system.user_error import UserError
 
 _RULES = ("min_side_px", "min_diagonal_px", "skip_us", "scores_empty_images")
@@ -98,8 +99,9 @@ def for_data(
     # Without one, only the scoring rules are, in pixels of the sensor of the training.
     trained = checkpoint.spec
     per_px = trained.downsample / spec.downsample  # frames have the same size, sensors perhaps not
-    rules = {name: getattr(spec, name) for name in _RULES}
-    rules |= {name: rules[name] * per_px for name in ("min_side_px", "min_diagonal_px")}
+    rules = values_of(spec, _RULES)
+    for name in ("min_side_px", "min_diagonal_px"):
+        rules[name] *= per_px
     changed = [f"{name} {getattr(spec, name)}" for name in _RULES if rules[name] != getattr(trained, name)]
     if changed:
         say(f"scored by the rules of the data, which are not those of the training: {', '.join(changed)}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,12 +46,12 @@ class DetectorStep(nn.Module):
         zero = self.detector.init_state(1)
         strides = detector.backbone.temporal_layers()
         self._layout = [_names(state, f"state_{stride}") for stride, state in zip(strides, zero, strict=True)]
-        self._shapes = [tuple(leaf.shape) for state in zero for leaf in _leaves(state)]  # for one stream
+        self._shapes = [tuple(leaf.shape) for leaf in _leaves(zero)]  # for one stream
 
     @property
     def state_names(self) -> list[str]:
         """The names of the state tensors, in order."""
-        return [name for names in self._layout for name in names]
+        return list(chain.from_iterable(self._layout))
 
     def init_state(self, num_streams: int) -> list[Tensor]:
         """Return zeros for each state tensor, in the order of `state_names`."""
@@ -78,15 +80,16 @@ class DetectorStep(nn.Module):
         # Prepared steps, because a step scale whose value is read would become a constant of the exported graph.
         scales = (step_scale,) * len(nested)
         predictions, after = self.detector(hist[None], tuple(nested), scales)
-        flat = [leaf for state in after for leaf in _leaves(state)]
         fields = [field for field in predictions if field is not None]
-        return fields, [leaf.unflatten(0, (num_streams, -1)) for leaf in flat]
+        return fields, [leaf.unflatten(0, (num_streams, -1)) for leaf in _leaves(after)]
 
 
-def _leaves(state: Any) -> list[Tensor]:
-    if isinstance(state, Tensor):
-        return [state]
-    return list(state)
+def _leaves(states: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors of the states of all layers, in order."""
+    leaves: list[Tensor] = []
+    for state in states:
+        leaves.extend([state] if isinstance(state, Tensor) else state)
+    return leaves
 
 
 def _names(state: Any, name: str) -> list[str]:

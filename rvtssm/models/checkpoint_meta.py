@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from rvtssm.models import CUSTOM, PRESETS, ModelConfig, PostprocessConfig
@@ -16,7 +16,7 @@ from rvtssm.records import DatasetSpec, WindowSettings
 from rvtssm.records.settings import SMALLEST_SIDE, check_window
 from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import with_layer_defaults
-from rvtssm.system.limits import check_note, check_number
+from rvtssm.system.limits import check_note, check_number, field_names, values_of
 from rvtssm.system.user_error import UserError
 
 _EARLIER = "rtdetr_"  # how keys of files began that are `head_options` now
@@ -172,8 +172,7 @@ class CheckpointMeta:
 
     def with_detector(self, detector: Detector) -> LoadedCheckpoint:
         """Return a checkpoint in memory: this description with a detector."""
-        described = {field.name: getattr(self, field.name) for field in fields(CheckpointMeta)}
-        return LoadedCheckpoint(**described, detector=detector)
+        return LoadedCheckpoint(**values_of(self, field_names(CheckpointMeta)), detector=detector)
 
 
 @dataclass(kw_only=True)

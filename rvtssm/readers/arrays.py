@@ -240,9 +240,9 @@ def _split(parts: list[npt.NDArray[Any]]) -> list[Column]:
     columns: list[Column] = []
     for rows in parts:
         if rows.dtype.names:
-            columns += map(rows.__getitem__, rows.dtype.names)
+            columns.extend(map(rows.__getitem__, rows.dtype.names))
         else:
-            columns += [rows] if rows.ndim == 1 else rows.T
+            columns.extend([rows] if rows.ndim == 1 else rows.T)
     return columns
 
 

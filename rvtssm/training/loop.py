@@ -118,9 +118,8 @@ def _train(sections: TrainSections, trainer: L.Trainer, resume: Path | None) -> 
         memory_chunk=sections.model.memory_chunk,
         postprocess=sections.postprocess,
     )
-    val_labels = [sequence.labels for sequence in data.sequences("val")]
     decisive = decisive_settings(sections, meta, data)
-    module = DetectionModule(detector, settings, meta.to_dict(), decisive, val_labels, start)
+    module = DetectionModule(detector, settings, meta.to_dict(), decisive, data.labels("val"), start)
     if resume is not None and (weights := _weights_if_complete(sections, resume, module)):
         return weights
 

@@ -245,9 +245,10 @@ class DetectionModule(L.LightningModule):
 
     def _over_processes(self, losses: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return the losses to log: the average over the processes is the loss of the whole batch."""
+        detached = {name: value.detach() for name, value in losses.items()}
         if not has_others():
-            return {name: value.detach() for name, value in losses.items()}
-        values = torch.stack([value.detach() for value in losses.values()])
+            return detached
+        values = torch.stack([*detached.values()])
         torch.distributed.all_reduce(values)
         return dict(zip(losses, values / torch.distributed.get_world_size(), strict=True))
 

@@ -56,18 +56,15 @@ def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> l
     Returns:
         Groups with `params`, `lr`, `weight_decay` and `is_matrix`.
     """
-    weights = {
-        id(part.weight): name
-        for name, part in detector.named_modules()
-        if isinstance(part, nn.Linear) or (isinstance(part, nn.Conv2d) and part.groups == 1)
-    }
-    # The parameters inside state-space layers, which have a learning rate of their own.
-    of_ssm = {
-        id(parameter)
-        for part in detector.modules()
-        if isinstance(part, TemporalLayer) and isinstance(ssm := getattr(part, "ssm", None), TemporalLayer)
-        for parameter in ssm.parameters()
-    }
+    weights: dict[int, str] = {}
+    of_ssm: set[int] = set()
+    for name, part in detector.named_modules():
+        if isinstance(part, nn.Linear) or (isinstance(part, nn.Conv2d) and part.groups == 1):
+            weights[id(part.weight)] = name
+        # The parameters inside state-space layers, which have a learning rate of their own.
+        ssm = getattr(part, "ssm", None)
+        if isinstance(part, TemporalLayer) and isinstance(ssm, TemporalLayer):
+            of_ssm.update(map(id, ssm.parameters()))
     # The first and the last layers, which Muon leaves to AdamW.
     ends = {key for key, name in weights.items() if re.search(r"_out(\.|$)", name)}
     ends |= set(list(weights)[:1])
@@ -84,10 +81,10 @@ def parameter_groups(detector: nn.Module, config: OptimConfig, peak: float) -> l
             if key in weights:
                 decay = config.weight_decay
             groups.setdefault((rate, decay, is_matrix), []).append(parameter)
-    return [
-        {"params": params, "lr": rate, "weight_decay": decay, "is_matrix": is_matrix}
-        for (rate, decay, is_matrix), params in groups.items()
-    ]
+    described = []
+    for (rate, decay, is_matrix), params in groups.items():
+        described.append({"params": params, "lr": rate, "weight_decay": decay, "is_matrix": is_matrix})
+    return described
 
 
 def build_optimizer(

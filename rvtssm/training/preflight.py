@@ -72,7 +72,7 @@ def describe(sections: TrainSections, data: SequenceDataModule) -> CheckpointMet
 
 def check_scored(data: SequenceDataModule) -> tuple[int, int]:
     """Return how many labels of the validation are scored, and how many it has. Raise UserError if none is scored."""
-    labels = [sequence.labels for sequence in data.sequences("val")]
+    labels = data.labels("val")
     scored = num_scored(labels, data.spec)
     all_labels = sum(map(len, labels))
     if not scored:

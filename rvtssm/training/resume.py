@@ -1,5 +1,6 @@
 """How a run goes on: the checkpoint it continues from, and the settings that decide its numbers and stay the same."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,8 @@ from rvtssm.datasets import AugmentConfig
 from rvtssm.datasets.datamodule import SequenceDataModule
 from rvtssm.models.checkpoint import load_file
 from rvtssm.models.checkpoint_meta import CheckpointMeta
+from rvtssm.system.limits import values_of
+from rvtssm.system.output_folder import changed_keys
 from rvtssm.system.user_error import UserError
 from rvtssm.training import OptimConfig, TrainSections
 from rvtssm.training.checkpoints import best_checkpoint, is_whole, last_checkpoint, latest_checkpoint, step_of
@@ -32,14 +35,14 @@ def decisive_settings(sections: TrainSections, meta: CheckpointMeta, data: Seque
         name: asdict(getattr(sections, name)) for name in ("model", "temporal", "sampling", "augment", "optim")
     }
     del settings["temporal"]["scan"]  # which code runs the recurrence
-    settings["training"] = {name: getattr(sections.training, name) for name in _OF_TRAINING}
+    settings["training"] = values_of(sections.training, _OF_TRAINING)
     spec = asdict(meta.spec)
     del spec["ignored_classes"]
     for name in ("label_names", "label_columns", "key"):  # which older runs do not know
         if not spec[name]:
             del spec[name]
     settings |= {"dataset": {**spec, **_counts(data)}, "windows": asdict(meta.windows), "seed": sections.seed}
-    return {key: _comparable(value) for key, value in flat(settings).items()}
+    return _comparable(flat(settings))
 
 
 def _counts(data: SequenceDataModule) -> dict[str, int]:
@@ -47,12 +50,13 @@ def _counts(data: SequenceDataModule) -> dict[str, int]:
     counts = {}
     for split in ("train", "val"):
         counts[f"{split}_recordings"] = len(data.sequences(split))
-        counts[f"{split}_labels"] = sum(len(sequence.labels) for sequence in data.sequences(split))
+        counts[f"{split}_labels"] = sum(map(len, data.labels(split)))
     return counts
 
 
-def _comparable(value: Any) -> Any:
-    return str(list(value)) if isinstance(value, (list, tuple)) else value
+def _comparable(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with sequences as text, so that a list equals a tuple."""
+    return {key: str(list(value)) if isinstance(value, (list, tuple)) else value for key, value in settings.items()}
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -131,8 +135,8 @@ def check_same_run(state: dict[str, Any], decisive: Decisive) -> None:
     """
     # Keys that an older version did not know had the values that are the defaults now.
     usual = flat({"augment": asdict(AugmentConfig()), "optim": asdict(OptimConfig())})
-    stored = {key: _comparable(value) for key, value in usual.items()} | state["decisive"]
-    differing = [name for name in {**stored, **decisive} if stored.get(name) != decisive.get(name)]
+    stored = _comparable(usual) | state["decisive"]
+    differing = changed_keys(stored, decisive)
     if is_extension(state, decisive):
         differing.remove("training.steps")
     if has_lower_rate(state, decisive):
