@@ -1,6 +1,7 @@
 """What one recording contains, measured in one pass and drawn: rate, polarity, repairs, hot pixels."""
 
 import hashlib
+import itertools
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -76,9 +77,10 @@ class RecordingInspection:
         counts = self.pixels.astype(np.float32)
         padded = np.pad(counts, 1)
         height, width = counts.shape
-        around = sum(
-            padded[dy : dy + height, dx : dx + width] for dy in range(3) for dx in range(3) if (dy, dx) != (1, 1)
-        )
+        around = np.zeros_like(counts)
+        for dy, dx in itertools.product(range(3), range(3)):
+            if (dy, dx) != (1, 1):
+                around += padded[dy : dy + height, dx : dx + width]
         y, x = np.nonzero((counts >= _HOT_EVENTS) & (counts > _HOT_FACTOR * around / 8))
         pixels = np.stack([x, y, self.pixels[y, x].astype(np.int64)], axis=1)
         return pixels[np.argsort(-pixels[:, 2], kind="stable")]

@@ -30,8 +30,8 @@ def doctor() -> int:
 
 
 def _versions() -> str:
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("rvtssm", "torch")]
-    return ", ".join([f"python {platform.python_version()}", *versions])
+    version = importlib.metadata.version
+    return f"python {platform.python_version()}, rvtssm {version('rvtssm')}, torch {version('torch')}"
 
 
 def _packages() -> str:
@@ -40,8 +40,9 @@ def _packages() -> str:
 
     importlib.import_module("rvtssm.cli.predict")
     lines = importlib.metadata.requires("rvtssm") or []
-    for needed in (Requirement(line) for line in lines if "extra ==" not in line):
-        if needed.marker is not None and not needed.marker.evaluate():
+    for line in lines:
+        needed = Requirement(line)
+        if "extra ==" in line or (needed.marker is not None and not needed.marker.evaluate()):
             continue
         version = importlib.metadata.version(needed.name)
         if not needed.specifier.contains(version, prereleases=True):
@@ -151,7 +152,7 @@ def _video() -> str:
 def _opencv() -> str:
     """Find several wheels of OpenCV, which install files of the same names over each other."""
     names = {str(package.metadata["Name"]).lower() for package in importlib.metadata.distributions()}
-    wheels = sorted(name for name in names if re.fullmatch("opencv-(contrib-)?python(-headless)?", name))
+    wheels = sorted(filter(re.compile("opencv-(contrib-)?python(-headless)?").fullmatch, names))
     if len(wheels) < 2:
         return f"cv2 {importlib.import_module('cv2').__version__}"
     named = " and ".join(wheels)

@@ -75,8 +75,11 @@ def _compare(config: Config, out: Path) -> list[EvaluationReport]:
         found = f"there is no checkpoint at {missing[0]}"
         raise UserError("file.missing", name="evaluation.checkpoints", found=found, advice="give existing files")
     # Everything is read and checked before hours of work.
-    configs = {path: with_chosen_precision(replace(config, checkpoint=path)) for path in paths}
-    read = {path: weights_file(one).read_with_digest() for path, one in configs.items()}
+    configs = {}
+    read = {}
+    for path in paths:
+        configs[path] = with_chosen_precision(replace(config, checkpoint=path))
+        read[path] = weights_file(configs[path]).read_with_digest()
     class_map = config.evaluation.class_map
     if class_map is not None:
         maps = class_maps(class_map, {path: loaded.spec.class_names for path, (loaded, _) in read.items()})

@@ -93,9 +93,8 @@ def _sentences(described: CheckpointMeta, detector: Detector, has_digest: bool |
     yield f"backbone {model.backbone} ({facts}), neck {model.neck}, head {model.head}"
     # What it was trained on.
     yield f"a step every {described.windows.stride_us / 1000:g} ms"
-    lengths = ", ".join(f"{length_us / 1000:g}" for length_us in described.window_lengths_us)
     shrinking = "may" if described.may_shrink_windows else "should not"
-    yield f"windows of {lengths} ms in training, which {shrinking} shrink at higher rates"
+    yield f"windows of {described.trained_ms} ms in training, which {shrinking} shrink at higher rates"
     for stride, share in _share_masked(described).items():
         yield f"bandlimit {temporal.bandlimit:g} masks {share:.0%} of the modes at stride {stride}"
     yield f"classes {', '.join(spec.class_names)}"

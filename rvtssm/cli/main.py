@@ -163,7 +163,7 @@ def _line_for_users(error: Exception, verb: str) -> str | None:
         return f"{error.filename} is or lies below a file, and a folder is needed; choose another"
     # Of a file, a disk or a connection.
     if isinstance(error, OSError) and (error.filename or error.errno):
-        return ": ".join(str(part) for part in (error.filename, error.strerror or in_one_line(error)) if part)
+        return ": ".join(map(str, filter(None, (error.filename, error.strerror or in_one_line(error)))))
     if isinstance(error, MemoryError):
         return f"memory is full ({in_one_line(error)}); give it less at once"
     if isinstance(error, RecursionError):

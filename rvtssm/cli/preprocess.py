@@ -51,9 +51,7 @@ def preprocess(config: Config) -> int:
     # If no recording has a box, the dataset is described wrongly.
     is_useless = summary.dropped and not (summary.written or summary.skipped)
     if is_useless and not summary.failed:
-        classes = ", ".join(
-            f"{number} {name}" for name, number in zip(spec.class_names, spec.disk_class_ids, strict=True)
-        )
+        classes = ", ".join(map(" ".join, spec.names_on_disk.items()))
         raise UserError(
             "labels.missing",
             name=raw_dir,

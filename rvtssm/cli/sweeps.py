@@ -130,8 +130,10 @@ def _values(override: Override) -> list[str]:
 
 def _check_folders(fixed: Sequence[str], swept: Sequence[str]) -> None:
     """Raise UserError if two runs would have one folder: a key is named twice, or has a value twice."""
-    keys = [word.partition("=")[0] for word in (*fixed, *swept)]
-    counts = Counter(GROUPS.get(key, key) for key in keys)
+    counts: Counter[str] = Counter()
+    for word in (*fixed, *swept):
+        key = word.partition("=")[0]
+        counts[GROUPS.get(key, key)] += 1
     for override in composition.parsed(swept):
         key = override.key_or_group
         if counts[GROUPS.get(key, key)] > 1:

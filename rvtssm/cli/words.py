@@ -253,8 +253,11 @@ def _without_quotes(word: str) -> str:
 
 def _words(verb: str, config: Config, left_out: Collection[str] = ()) -> str:
     """Return the content of `overrides.yaml`: the words that repeat the run."""
-    words = [word for word in overrides(config) if verb in verbs_that_read(word.partition("=")[0])]
-    return yaml.safe_dump([word for word in words if word not in left_out], sort_keys=False)
+    words = []
+    for word in overrides(config):
+        if word not in left_out and verb in verbs_that_read(word.partition("=")[0]):
+            words.append(word)
+    return yaml.safe_dump(words, sort_keys=False)
 
 
 def environment(verb: str) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import functools
 import math
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -139,8 +140,9 @@ class SequenceDataModule:
         if not self.draws_windows:
             return (self.settings.nominal_length_us,)
         random, stream = self._windows_to_draw()
-        of_random = {windows.nominal_length_us for windows in random}
-        of_stream = {windows.nominal_length_us for windows in stream}
+        nominal_length_us = attrgetter("nominal_length_us")
+        of_random = {*map(nominal_length_us, random)}
+        of_stream = {*map(nominal_length_us, stream)}
         shortest_of_both = max(min(of_random), min(of_stream))
         both = {length_us for length_us in of_random | of_stream if length_us >= shortest_of_both}
         return tuple(sorted({"random": of_random, "stream": of_stream}.get(self.sampling.mode, both)))

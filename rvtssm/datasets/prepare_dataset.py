@@ -203,10 +203,10 @@ def _check_disk(jobs: list[Job], spec: DatasetSpec, settings: WindowSettings, fo
     shown_us = _SURFACES_SHOW_US if settings.warmup_us else settings.length_us or 0
     overlap = max(1.0, shown_us / settings.stride_us)
     stored = _STORED_BYTES[settings.representation] * overlap / spec.downsample**2
-    needed = sum(
-        stored * job.num_bytes / _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
-        for job in jobs
-    )
+    needed = 0.0
+    for job in jobs:
+        least = _LEAST_RAW_BYTES.get(job.recording.events_path.suffix, _LEAST_RAW_BYTES_ELSEWHERE)
+        needed += stored * job.num_bytes / least
     free = shutil.disk_usage(folder).free
     if needed > free:
         needs = f"{len(jobs)} recordings need about {decimal(round(needed))} ({stored:.2g} bytes per event)"

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from rvtssm.datasets.prepare_recording import Outcome, Plan, Recipe, count_section, plan_recording, prepare_recording
 from rvtssm.datasets.store_writer import SequenceWriter, sequence_writer
 from rvtssm.datasets.tree import RawRecording
@@ -55,8 +57,8 @@ class SectionedRecording:
         least = -(-num_windows // _SECTION_WINDOWS)
         most = min(job.num_bytes // SECTION_BYTES, _SECTIONS_PER_WORKER * num_workers)
         num_sections = min(num_windows, max(least, most))
-        edges = [num_windows * i // num_sections for i in range(num_sections + 1)]
-        self.bounds = list(itertools.pairwise(edges))
+        edges = num_windows * np.arange(num_sections + 1) // num_sections
+        self.bounds = list(itertools.pairwise(edges.tolist()))
         self._begun = self._written = 0
         self._waiting: dict[int, list[bytes]] = {}  # sections that finished before their turn
         self._stack = ExitStack()

@@ -259,9 +259,13 @@ def _folders(split: str, spec: DatasetSpec) -> set[str]:
 def _folders_of(raw_dir: Path | str, split: str, spec: DatasetSpec) -> Path:
     """Return the folder of a dataset on this machine. Of a URL, only the folders of the split are copied."""
     folders = _folders(split, spec)
-    parts = {f"{kind or ''}/{folder}".lstrip("/") for kind in (spec.events_dir, spec.boxes_dir) for folder in folders}
-    parts |= {f"{spec.boxes_dir or ''}/{path}".lstrip("/") for path in _shared_paths(split, spec, ())}
+    parts = _inside(spec.events_dir, folders)
+    parts |= _inside(spec.boxes_dir, [*folders, *_shared_paths(split, spec, ())])
     return local_path(raw_dir, *sorted(parts))
+
+
+def _inside(folder: str | None, paths: Collection[str]) -> set[str]:
+    return {f"{folder or ''}/{path}".lstrip("/") for path in paths}
 
 
 def _check_folders(raw_dir: Path, root: Path, split: str, spec: DatasetSpec) -> None:

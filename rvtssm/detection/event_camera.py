@@ -5,6 +5,7 @@ interest and the other settings of a camera are those of its class `Configuratio
 file.
 """
 
+import contextlib
 import dataclasses
 import enum
 import time
@@ -169,14 +170,12 @@ def connected_cameras() -> list[str]:
         return []
     import neuromorphic_drivers as drivers
 
-    try:
-        listed = [
-            (device.name.value, device.serial, device.error and f"({device.error})")
-            for device in drivers.list_devices()
-        ]
-    except RuntimeError:  # the package raises this if there is no USB
-        return []
-    return [" ".join(filter(None, parts)) for parts in listed]
+    found = []
+    with contextlib.suppress(RuntimeError):  # the package raises this if there is no USB
+        for device in drivers.list_devices():
+            parts = device.name.value, device.serial, device.error and f"({device.error})"
+            found.append(" ".join(filter(None, parts)))
+    return found
 
 
 @contextmanager

@@ -157,10 +157,15 @@ class LiveRun:
             self.num_restarts += 1
             self.now_us = self._closed_us = None
             self._arrived.clear()
+        untils_us = []
+        parts = []
         for arrival in taken:
             self._note_time(arrival)
-        untils_us = [arrival.until_us for arrival in taken if arrival.until_us is not None]
-        events = join_events([arrival.events for arrival in taken if len(arrival.events)])
+            if arrival.until_us is not None:
+                untils_us.append(arrival.until_us)
+            if len(arrival.events):
+                parts.append(arrival.events)
+        events = join_events(parts)
         # What comes after the clock of this computer has closed a window counts in the next one.
         if self._closed_us is not None and len(events) and events.t[0] < self._closed_us:
             self.detector.num_late += int(np.searchsorted(events.t, self._closed_us))

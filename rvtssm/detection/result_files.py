@@ -20,7 +20,7 @@ import numpy as np
 
 from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.detection import result_writers
-from rvtssm.detection.window_results import WindowResult, coco_results, track_fields
+from rvtssm.detection.window_results import WindowResult, coco_results, rounded, track_fields
 from rvtssm.records import DatasetSpec, Detections
 from rvtssm.system.output_folder import numbered_name
 
@@ -261,6 +261,7 @@ def detection_objects(frame: Detections, class_names: Sequence[str]) -> list[dic
     objects = list[dict[str, object]]()
     columns = frame.xyxy, frame.class_id, frame.score, track_fields(frame)
     for xyxy, class_id, score, track in zip(*columns, strict=True):
-        box = [round(float(edge), 2) for edge in xyxy]
-        objects.append({"xyxy": box, "class": class_names[class_id], "score": round(float(score), 4), **track})
+        objects.append(
+            {"xyxy": rounded(xyxy), "class": class_names[class_id], "score": round(float(score), 4), **track}
+        )
     return objects

@@ -237,11 +237,16 @@ def coco_results(frame: Detections, spec: DatasetSpec) -> list[dict[str, object]
             "image_id": frame.t_us,
             "category_id": int(spec.disk_class_ids[class_id]),
             "category": spec.class_names[class_id],
-            "bbox": [round(float(edge), 2) for edge in ltwh],
+            "bbox": rounded(ltwh),
             "score": round(float(score), 4),
         }
         results.append(result | track)
     return results
+
+
+def rounded(box: np.ndarray) -> list[float]:
+    """Return the numbers of a box as text files hold them, in hundredths of a pixel."""
+    return [round(float(edge), 2) for edge in box]
 
 
 def track_fields(frame: Detections) -> list[dict[str, int]]:

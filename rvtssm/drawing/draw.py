@@ -273,8 +273,10 @@ def _draw_tag(canvas: np.ndarray, box: Box, color: Color, text: str, taken: Sequ
     width, height = width + 8, height + 8
     left = min(max(x1 - 1, 0), max(canvas.shape[1] - width, 0))
     lowest = max(canvas.shape[0] - height - 1, 0)
-    tops = [top for top in (y1 - height - 1, y2 + 2, y1, y2 - height) if 0 <= top <= lowest]
-    places = [(left, top, left + width, top + height) for top in (*tops, min(max(y1, 0), lowest))]
+    places = []
+    for top in (y1 - height - 1, y2 + 2, y1, y2 - height, min(max(y1, 0), lowest)):
+        if 0 <= top <= lowest:
+            places.append((left, top, left + width, top + height))
     place = next((place for place in places if not _is_taken(place, taken)), places[0])
     left, top, right, bottom = place
     cv2.rectangle(canvas, (left, top), (right, bottom), color, cv2.FILLED)

@@ -188,7 +188,9 @@ def comparison_html(reports: Mapping[str, EvaluationReport]) -> str:
 
 def _warnings(reports: Mapping[str, EvaluationReport]) -> list[str]:
     """Return what to know of the intervals of all reports, each once, as sentences."""
-    warnings = dict.fromkeys(warning for report in reports.values() for warning in report.warnings)
+    warnings: dict[str, None] = {}
+    for report in reports.values():
+        warnings |= dict.fromkeys(report.warnings)
     sentences = [f"Note: {warning}." for warning in warnings]
     if len(reports) > 1 and warnings:
         sentences.append("Note: differences are those of single trainings.")
@@ -264,7 +266,10 @@ def _published(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[float,
 def _conditions(reports: Mapping[str, EvaluationReport]) -> dict[str, list[str]]:
     """Return each condition once if all weights share it, otherwise one value per name of weights."""
     conditions = {}
-    for key in dict.fromkeys(key for report in reports.values() for key in report.conditions):
+    keys: dict[str, str] = {}
+    for report in reports.values():
+        keys |= report.conditions
+    for key in keys:
         values = {name: report.conditions.get(key, "not measured") for name, report in reports.items()}
         conditions[key] = [f"{name}: {text}" for name, text in values.items()]
         if len(set(values.values())) == 1:

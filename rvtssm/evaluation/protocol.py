@@ -146,8 +146,13 @@ def performance_drop(value_by_hz: Mapping[float, float], reference_hz: float = R
     Returns:
         NaN if the reference rate or every other rate is missing.
     """
-    reference = [value for hz, value in value_by_hz.items() if is_same_rate(hz, reference_hz)]
-    others = [value for hz, value in value_by_hz.items() if not is_same_rate(hz, reference_hz)]
+    reference = []
+    others = []
+    for hz, value in value_by_hz.items():
+        if is_same_rate(hz, reference_hz):
+            reference.append(value)
+        else:
+            others.append(value)
     if not reference or not others:
         return math.nan
     return reference[0] - sum(others) / len(others)

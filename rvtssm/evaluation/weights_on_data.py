@@ -10,6 +10,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint, detector_for_frame
 from rvtssm.models.transfer import CLASS_MAP_FORM, mapped_classes
 from rvtssm.records import DatasetSpec
 from rvtssm.system.limits import values_of
+from rvtssm.system.output_folder import changed_keys
 from rvtssm.system.user_error import UserError
 
 _RULES = ("min_side_px", "min_diagonal_px", "skip_us", "scores_empty_images")
@@ -117,11 +118,11 @@ def differences_in_scoring(postprocess: PostprocessConfig, scored_as: Postproces
     """
     now = asdict(postprocess)
     before = asdict(scored_as)
-    return [
-        f"scored with postprocess.{name}={now[name]}; after the training these weights were scored with {before[name]}"
-        for name in now
-        if now[name] != before[name]
-    ]
+    lines = []
+    for name in changed_keys(before, now):
+        text = f"after the training these weights were scored with {before[name]}"
+        lines.append(f"scored with postprocess.{name}={now[name]}; {text}")
+    return lines
 
 
 def _check_fit(path: str, trained: DatasetSpec, data: DatasetSpec) -> None:

@@ -119,6 +119,7 @@ def lines_on(recordings: Mapping[str, Noticed], spec: DatasetSpec) -> list[str]:
 def _lines_of(recordings: Mapping[str, Noticed], spec: DatasetSpec) -> list[str]:
     """Return what is unusual with the recordings of a split, given by name."""
     lines = []
+    times = []
     entries: Counter[str] = Counter()
     class_ids: set[int] = set()
     for name, noticed in recordings.items():
@@ -126,14 +127,12 @@ def _lines_of(recordings: Mapping[str, Noticed], spec: DatasetSpec) -> list[str]
             text = "events went back in time and were moved to the time of the event before"
             lines.append(f"{name}: {noticed.backward_steps} {text}")
         lines += [f"{name}: {text}" for text in noticed.events]
+        if noticed.times is not None:
+            times.append(noticed.times)
         entries += noticed.entries
         class_ids.update(noticed.class_ids)
     lines += [f"{count} {entry}" for entry, count in entries.items()]
-    of_split = (
-        _thinned_line(recordings.values()),
-        _times_line([noticed.times for noticed in recordings.values() if noticed.times is not None]),
-        _classes_line(class_ids, spec),
-    )
+    of_split = _thinned_line(recordings.values()), _times_line(times), _classes_line(class_ids, spec)
     return [*lines, *filter(None, of_split)]
 
 

@@ -8,7 +8,7 @@ import logging
 import math
 import pkgutil
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +26,7 @@ from rvtssm.models.detector import Detector
 from rvtssm.models.weight_files import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import named_if_full, replace_file, staging_folder
+from rvtssm.system.limits import values_of
 from rvtssm.system.machine import check_memory
 from rvtssm.system.user_error import UserError
 
@@ -151,7 +152,7 @@ def export_detector(
     size = (2, step.detector.in_channels, *step.detector.frame_hw)
     hist = torch.zeros(size, dtype=torch.uint8)
     example = (hist, torch.ones(2), state)
-    shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams} for _ in state]}
+    shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams}] * len(state)}
     # Translate, lower the precision, add the selection of boxes, convert, describe: in this order, on one file.
     with torch.no_grad(), quiet(), named_if_full(path), staging_folder(Path(path).parent, "step") as folder:
         staged = folder / Path(path).with_suffix(FORMATS["onnx"]).name
@@ -199,16 +200,21 @@ def read_description(text: str, path: Path | str) -> tuple[CheckpointMeta, dict[
     return meta, description
 
 
+def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
+    """Return the shapes of tensors for one frame or stream."""
+    return {name: list(tensor.shape[1:]) for name, tensor in tensors.items()}
+
+
 def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
     meta = checkpoint.without_folders()  # the file is made for other machines
     empty = step.detector.empty()
     states = dict(zip(step.state_names, step.init_state(1), strict=True))
-    predictions = {name: list(getattr(empty, name).shape[1:]) for name in step.prediction_names}
+    predictions = values_of(empty, step.prediction_names)
     return {
         "checkpoint": meta.to_dict(),
         "frame_hw": list(step.detector.frame_hw),
-        "state": {name: list(state.shape[1:]) for name, state in states.items()},
-        "predictions": predictions,
+        "state": _shapes(states),
+        "predictions": _shapes(predictions),
         "has_step_to_rescale": checkpoint.detector.has_step_to_rescale,
     }
 

@@ -228,9 +228,11 @@ def _check_sizes(meta: CheckpointMeta, weights: Mapping[str, Tensor]) -> None:
     Each of these numbers counts parts that have weights, or is the side of a tensor or half of it. Only the number of
     steps after which the memory is reset may be arbitrarily large.
     """
-    if any(weight.untyped_storage().nbytes() < weight.numel() * weight.element_size() for weight in weights.values()):
-        raise UserError("weights.do_not_fit", found="some weights are larger than the data stored for them")
-    longest_side = max((max(weight.shape, default=0) for weight in weights.values()), default=0)
+    longest_side = 0
+    for weight in weights.values():
+        if weight.untyped_storage().nbytes() < weight.numel() * weight.element_size():
+            raise UserError("weights.do_not_fit", found="some weights are larger than the data stored for them")
+        longest_side = max([longest_side, *weight.shape])
     largest = max(_ANY_SIZE, len(weights), 2 * longest_side)
     model = meta.model_config
     spec = meta.spec

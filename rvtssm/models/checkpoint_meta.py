@@ -104,10 +104,9 @@ class CheckpointMeta:
             )
         if self._has_trained(settings):
             return None
-        trained_ms = ", ".join(f"{us / 1000:g}" for us in self.window_lengths_us)
         return (
             f"windows of {settings.nominal_length_us / 1000:g} ms, but these weights were trained with windows of "
-            f"{trained_ms} ms and are less accurate with others; window=slide keeps their length"
+            f"{self.trained_ms} ms and are less accurate with others; window=slide keeps their length"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -169,6 +168,11 @@ class CheckpointMeta:
     def without_folders(self) -> CheckpointMeta:
         """Return the description without the folders of this machine, for files that go to other machines."""
         return replace(self, raw_dir=None, prepared_dir=None)
+
+    @property
+    def trained_ms(self) -> str:
+        """The window lengths of the training in milliseconds, as text."""
+        return ", ".join(f"{us / 1000:g}" for us in self.window_lengths_us)
 
     def with_detector(self, detector: Detector) -> LoadedCheckpoint:
         """Return a checkpoint in memory: this description with a detector."""

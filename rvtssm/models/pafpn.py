@@ -47,12 +47,9 @@ class CspLayer(nn.Module):
         self.conv1 = ConvNormAct(in_channels, hidden, 1)
         self.conv2 = ConvNormAct(in_channels, hidden, 1)
         self.conv3 = ConvNormAct(2 * hidden, out_channels, 1)
-        self.blocks = nn.Sequential(
-            *(
-                nn.Sequential(ConvNormAct(hidden, hidden, 1), ConvNormAct(hidden, hidden, 3))  # no shortcut
-                for _ in range(num_blocks)
-            )
-        )
+        self.blocks = nn.Sequential()
+        for _ in range(num_blocks):  # no shortcut
+            self.blocks.append(nn.Sequential(ConvNormAct(hidden, hidden, 1), ConvNormAct(hidden, hidden, 3)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv3(torch.cat([self.blocks(self.conv1(x)), self.conv2(x)], dim=1))

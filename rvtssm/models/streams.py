@@ -6,7 +6,7 @@ only place that resets states after a fixed number of steps (`model.memory=chunk
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -303,8 +303,10 @@ def _without_padding(detector: Detector, is_pad: Tensor | None, steps: slice) ->
         return whole.index_copy(0, on_device(rows, found.device), found)
 
     # Only while the block runs: padding goes before each norm and comes back after it.
-    hooks = [norm.register_forward_pre_hook(select) for norm in norms]
-    hooks += [norm.register_forward_hook(fill) for norm in norms]
+    hooks = []
+    for norm in norms:
+        hooks.append(norm.register_forward_pre_hook(select))
+        hooks.append(norm.register_forward_hook(fill))
     try:
         yield
     finally:
@@ -362,7 +364,7 @@ def _shapes_of(state: State) -> list[tuple[int, ...]]:
     """Return the shapes of the tensors of a state, in order."""
     if isinstance(state, Tensor):
         return [tuple(state.shape)]
-    return [shape for part in state for shape in _shapes_of(part)]
+    return list(chain.from_iterable(map(_shapes_of, state)))
 
 
 def _by_stream(leaf: Tensor, num_streams: int) -> Tensor:

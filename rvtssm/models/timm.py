@@ -74,9 +74,9 @@ class TimmBackbone(Backbone):
             raise UserError("setting.conflict", name="model.timm_name", found=self.name, needed=needed, advice=advice)
         # Memory, and a way for what was remembered down to the coarser maps.
         self.memory_strides = check_memory_strides(temporal.strides, self.channels)
-        self.temporal = nn.ModuleDict(
-            {str(stride): build_temporal_layer(temporal, self.channels[stride]) for stride in self.memory_strides}
-        )
+        self.temporal = nn.ModuleDict()
+        for stride in self.memory_strides:
+            self.temporal[str(stride)] = build_temporal_layer(temporal, self.channels[stride])
         self.downwards = nn.ModuleDict()  # convolutions from the next finer map, by the stride of the coarser map
         for finer, stride in pairwise(self.channels):
             if any(remembering <= finer for remembering in self.memory_strides):

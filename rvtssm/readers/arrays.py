@@ -172,8 +172,13 @@ def open_npz(path: Path, options: ReadOptions) -> ArraysRecording:
                     arrays[name] = array
     # One array per column, or one for all of them.
     in_file_hw = (in_file["height"], in_file["width"]) if len(in_file) == 2 else None
-    rows = {name: array for name, array in arrays.items() if len(array.shape) == 1 and not array.dtype.names}
-    tables = [array for name, array in arrays.items() if name not in rows]
+    rows = {}
+    tables = []
+    for name, array in arrays.items():
+        if len(array.shape) == 1 and not array.dtype.names:
+            rows[name] = array
+        else:
+            tables.append(array)
     has_columns = rows and (options.columns or set(matching(list(rows))[0]) == set(NAMES))
     if len(tables) == 1 and not has_columns:
         return _opened(path, _one_array(path, tables[0], options), in_file_hw, options)

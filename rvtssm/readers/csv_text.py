@@ -33,7 +33,7 @@ _BOM = b"\xef\xbb\xbf"
 _MOST_FIRST_ROWS = 1000  # that tell the order of columns without names
 _WORDS = {"true": "1", "false": "0", "on": "1", "off": "0"}  # polarities as pandas and others write them
 _OPENEB_NAMES = ("x", "y", "p", "t")
-_AS_FLOATS = np.dtype([(name, np.float64) for name in NAMES])
+_AS_FLOATS = np.dtype({"names": NAMES, "formats": [np.float64] * len(NAMES)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +169,10 @@ def _unit_of_decimals(path: Path, layout: _Layout, place: int) -> str | None:
     Raises:
         UserError: The times are floats, and the file does not have the form that RPG and v2e write in seconds.
     """
-    words = [row[place] for row in layout.first_rows if place < len(row) and _is_number(row[place])]
-    floats = [word for word in words if set(word) & set(".eE")]
+    floats = []
+    for row in layout.first_rows:
+        if place < len(row) and _is_number(row[place]) and set(row[place]) & set(".eE"):
+            floats.append(row[place])
     if not floats:
         return None
     has_fractions = any(not float(word).is_integer() for word in floats)

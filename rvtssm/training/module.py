@@ -238,7 +238,7 @@ class DetectionModule(L.LightningModule):
             num_matched = num_counted
         if not has_others():
             return at_least_one(num_counted, num_matched)
-        own = [torch.as_tensor(number, dtype=torch.float64) for number in (num_counted, num_matched)]
+        own = torch.as_tensor(num_counted, dtype=torch.float64), torch.as_tensor(num_matched, dtype=torch.float64)
         totals = torch.stack([on_device(number, self.device) for number in own])
         torch.distributed.all_reduce(totals)
         return torch.where(totals[0] > 0, totals[0], totals[1]).clamp(min=1) / torch.distributed.get_world_size()

@@ -31,9 +31,9 @@ def decisive_settings(sections: TrainSections, meta: CheckpointMeta, data: Seque
         meta: The description that its checkpoints carry.
         data: Its recordings.
     """
-    settings: dict[str, Any] = {
-        name: asdict(getattr(sections, name)) for name in ("model", "temporal", "sampling", "augment", "optim")
-    }
+    settings: dict[str, Any] = {}
+    for name in ("model", "temporal", "sampling", "augment", "optim"):
+        settings[name] = asdict(getattr(sections, name))
     del settings["temporal"]["scan"]  # which code runs the recurrence
     settings["training"] = values_of(sections.training, _OF_TRAINING)
     spec = asdict(meta.spec)
