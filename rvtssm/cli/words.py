@@ -164,7 +164,7 @@ def with_settings_files(verb: str, words: list[str]) -> list[str]:
         UserError: The file is missing, or holds no settings.
     """
     named = []
-    settings = []
+    settings: list[str] = []
     for word in words:
         if word.startswith(_CONFIG):
             settings += _words_of(verb, Path(word.removeprefix(_CONFIG)).expanduser())
