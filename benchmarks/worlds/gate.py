@@ -24,7 +24,7 @@ import numpy as np
 
 from rvtssm.boxes import pairwise_iou
 from rvtssm.evaluation.coco import evaluate_detections
-from rvtssm.events.labels import Boxes, read_boxes
+from rvtssm.events.labels import Boxes, ltwh_of, read_boxes
 from rvtssm.records import DatasetSpec, Detections, Labels
 from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.files import atomic_file
@@ -157,7 +157,7 @@ def drive_scores(detections: Boxes, boxes: Boxes, class_id: int = 1) -> dict[str
         is_right = is_vehicle & (_overlaps(shown, labels) >= OVERLAP).any(1)
         num_false += int((~is_right).sum())
     truth = Labels(
-        np.stack([boxes[side] for side in ("x", "y", "w", "h")], axis=1),
+        ltwh_of(boxes),
         class_id=np.zeros(len(boxes), np.int64),
         t_us=boxes["t"].astype(np.int64),
         window_index=np.searchsorted(times, boxes["t"]),

@@ -5,10 +5,10 @@ from __future__ import annotations
 import cv2
 import numpy as np
 
+from rvtssm.checks.inspect_recording import REPEATED_WITHIN_US
 from rvtssm.records import Events
 
 WINDOW_US = 50_000
-REPEATED_US = 5
 MOMENT_US = 10_000  # an event is isolated if its pixel and the eight around it have no other one in this time
 COLUMNS = (
     *("seconds", "events_per_px_s", "on_share", "active_share", "per_active_px", "isolated_per_px_s"),
@@ -69,8 +69,8 @@ def _num_isolated(t: np.ndarray, pixel: np.ndarray, height: int, width: int) -> 
 
 
 def _repeated_share(t: np.ndarray, pixel: np.ndarray) -> float:
-    """Return the share of the events that follow one of the same pixel within REPEATED_US."""
+    """Return the share of the events that follow one of the same pixel within REPEATED_WITHIN_US."""
     order = np.lexsort((t, pixel))
     is_same = pixel[order][1:] == pixel[order][:-1]
     gaps = t[order][1:] - t[order][:-1]
-    return float((is_same & (gaps <= REPEATED_US)).sum() / len(t))
+    return float((is_same & (gaps <= REPEATED_WITHIN_US)).sum() / len(t))

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from rvtssm.events.label_rules import Note, size_keys
 from rvtssm.readers import Recording
 from rvtssm.readers.faults import MANY_EVENTS, noted
-from rvtssm.readers.filters import FilterChain, Filters
+from rvtssm.readers.filters import FilterChain, Filters, Refractory
 from rvtssm.records import DatasetSpec
 from rvtssm.system.jit import jit
 
@@ -130,7 +130,8 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
     bin_us = _SHORTEST_BIN_US
     pixels = np.zeros((recording.height, recording.width), np.uint32)
     gap = np.zeros(3, np.int64)  # longest gap, time at its start, time of the last event
-    last_us = np.full(pixels.shape, np.iinfo(np.int64).min // 2)  # time of the last event of each pixel
+    repeats = Refractory(within_ms=REPEATED_WITHIN_US / 1000)
+    repeats_state = repeats.start(recording.height, recording.width, 0)
     num_repeated = 0
     first_us = None
     with closing(recording):
@@ -143,19 +144,20 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
                 rate[: _NUM_BINS // 2] = rate[::2] + rate[1::2]
                 rate[_NUM_BINS // 2 :] = 0
                 bin_us *= 2
-            num_repeated += _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, last_us, gap)
+            _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, gap)
+            num_repeated += len(block) - int(np.count_nonzero(repeats.keep(block, repeats_state)))
         if first_us is None:
             raise recording.error_without_events()
         digest = _digest(recording, filters) if has_checksum else None
-    t_last_us = int(gap[2])
+    last_us = int(gap[2])
     return RecordingInspection(
         recording,
         t_first_us=first_us,
-        t_last_us=t_last_us,
+        t_last_us=last_us,
         longest_gap_us=int(gap[0]),
         longest_gap_at_us=int(gap[1]),
         bin_us=bin_us,
-        rate=rate[: (t_last_us - first_us) // bin_us + 1].copy(),
+        rate=rate[: (last_us - first_us) // bin_us + 1].copy(),
         pixels=pixels,
         num_repeated=num_repeated,
         sha256=digest,
@@ -173,10 +175,9 @@ def _digest(recording: Recording, filters: Filters) -> str:
 
 
 @jit
-def _add(t, x, y, p, first_us, bin_us, rate, pixels, last_us, gap):  # type: ignore[no-untyped-def]
-    """Add the events of one block to the counts, in place. Return how many of them are repeated."""
+def _add(t, x, y, p, first_us, bin_us, rate, pixels, gap):  # type: ignore[no-untyped-def]
+    """Add the events of one block to the counts, in place."""
     previous = gap[2]
-    num_repeated = 0
     for i in range(len(t)):
         if t[i] - previous > gap[0]:
             gap[0] = t[i] - previous
@@ -184,10 +185,7 @@ def _add(t, x, y, p, first_us, bin_us, rate, pixels, last_us, gap):  # type: ign
         previous = t[i]
         rate[(t[i] - first_us) // bin_us, p[i]] += 1
         pixels[y[i], x[i]] += 1
-        num_repeated += t[i] - last_us[y[i], x[i]] <= REPEATED_WITHIN_US
-        last_us[y[i], x[i]] = t[i]
     gap[2] = previous
-    return num_repeated
 
 
 def sensor_notes(inspection: RecordingInspection, spec: DatasetSpec) -> list[str]:
