@@ -61,7 +61,8 @@ def recording_table(inspection: RecordingInspection) -> Table:
     share = inspection.num_repeated / inspection.num_events
     repeated = f"{inspection.num_repeated} events, at most {REPEATED_WITHIN_US} us after one of their pixel"
     if share > _MUCH_REPEATED:
-        repeated += f": {100 * share:.1f} %, filters=[refractory] leaves them out"
+        only_these = f"filters=[{{refractory:{{within_ms:{REPEATED_WITHIN_US / 1000:g}}}}}]"
+        repeated += f": {100 * share:.1f} %, {only_these} leaves them out"
     table.add_row("repeated", repeated)
     return table
 

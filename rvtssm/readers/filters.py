@@ -167,8 +167,8 @@ class TrailingEdge(Filter):
 class Refractory(Filter):
     """Remove events that follow another one of their pixel within `within_ms`, of either polarity.
 
-    Some recordings repeat most of their events, often with the other polarity, which no pixel can send so soon. Events
-    that were removed count as well.
+    Some recordings repeat most of their events, often with the other polarity; `within_ms=0.005` removes only these.
+    Events that were removed count as well.
 
     Source: `RefractoryPeriodFilter` of dv-processing.
     """
