@@ -75,6 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", type=Path, required=True)
     parser.add_argument("--checkpoint", default=DEFAULT_WEIGHTS, help="a name or a file")
+    parser.add_argument("--against", help="other weights, over which gains are told with intervals")
     parser.add_argument("--footage", type=Path, help="a folder with one sub-folder per clone")
     parser.add_argument("--pedro", type=Path, help="a folder with numpy/SPLIT and xml/SPLIT, or with examples/")
     parser.add_argument("--recordings", type=Path, help="a folder of recordings without labels")
@@ -97,6 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     checkpoint = read_weights_file(options.checkpoint)
     settings = {"weights": options.checkpoint, "weights_sha256": weights_digest(checkpoint.detector.state_dict())}
     settings |= {"note": checkpoint.note, "sensor": options.sensor}
+    options.against = options.against and read_weights_file(options.against)
+    if options.against:
+        settings["against"] = weights_digest(options.against.detector.state_dict())
     result: dict[str, Any] = {"settings": settings, **machine(checkpoint.detector.device.type), "rows": []}
     if options.json.exists():
         result = json.loads(options.json.read_text())
@@ -126,14 +130,14 @@ def jobs(options: argparse.Namespace, parts: Sequence[str], checkpoint: LoadedCh
             raw = options.raw or generate_test(folder / "generated")
             return read_split(raw, "test", build_spec(compose([*GENERATED], "generate").dataset), checkpoint)
 
-        yield from scored("generated", "street_tiny", generated, checkpoint, reductions, data=options.raw)
+        yield from scored("generated", "street_tiny", generated, checkpoint, reductions, options, data=options.raw)
     for part in ("footage", APART):
         if part in parts:
             for footage, places in clones(options.footage, held_apart=part == APART):
                 yield from of_footage(part, footage, places, options, checkpoint, reductions)
     if "pedro" in parts and _is_there(options.pedro, "--pedro"):
         windows = partial(read_pedro, options.pedro, checkpoint)
-        yield from scored("pedro", "pedro", windows, checkpoint, reductions, 0, options.pedro)
+        yield from scored("pedro", "pedro", windows, checkpoint, reductions, options, 0, options.pedro)
     watched: list[tuple[str, str, Callable[[], Path]]] = []
     if "empty" in parts:
         watched += [("empty", f"still {name}", lambda name=name: simulate_still(folder, name)) for name in EMPTY]
@@ -183,13 +187,13 @@ def of_footage(
         spec = custom.read_spec(where)
         return read_split(where, "test", spec, checkpoint, unsure=unsure, hz=hz, window=window)
 
-    yield from scored(part, footage.name, recordings, checkpoint, reductions)
+    yield from scored(part, footage.name, recordings, checkpoint, reductions, options)
     for hz, window in product(filter(None, options.rates.split(",")), ("slide", "shrink")):
         read = partial(recordings, float(hz), window)
-        yield from scored(part, f"{footage.name} at {hz} Hz, windows {window}", read, checkpoint, reductions)
+        yield from scored(part, f"{footage.name} at {hz} Hz, windows {window}", read, checkpoint, reductions, options)
     for smooth_s in filter(None, options.smooth.split(",")):
         source = f"{footage.name}, scores averaged over {smooth_s} s"
-        yield from scored(part, source, recordings, checkpoint, reductions, smooth_s=float(smooth_s))
+        yield from scored(part, source, recordings, checkpoint, reductions, options, smooth_s=float(smooth_s))
     if not options.finetune or footage.held_apart:
         return
     key = {"part": "finetune", "source": footage.name, "steps": options.steps, "overrides": options.overrides}
@@ -217,6 +221,7 @@ def scored(
     read: Callable[[], list[LabelledRecording]],
     checkpoint: LoadedCheckpoint,
     reductions: Sequence[int],
+    options: argparse.Namespace,
     skip_us: int | None = None,
     data: Path | None = None,
     smooth_s: float = 0.0,
@@ -227,7 +232,8 @@ def scored(
     def make(reduction: int) -> Rows:
         if not read_already:
             read_already.append(read())
-        return score(checkpoint, read_already[0], reduction, skip_us=skip_us, smooth_s=smooth_s)
+        told = {"skip_us": skip_us, "smooth_s": smooth_s, "against": options.against}
+        return score(checkpoint, read_already[0], reduction, **told)
 
     for number in reductions:
         key = {"part": part, "source": source, "reduction": number} | ({"data": str(data)} if data else {})

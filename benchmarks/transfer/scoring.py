@@ -22,7 +22,7 @@ from rvtssm.detection import DetectionConfig, PredictConfig
 from rvtssm.detection.engine import StreamDetector, detect
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.detection.track_objects import TRACK_MEMORY_S, Tracker
-from rvtssm.evaluation.coco import average_precisions, precision_curves
+from rvtssm.evaluation.coco import average_precisions, precision_curves, resample
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
 from rvtssm.events.sequence_plan import plan_sequence
 from rvtssm.models import PostprocessConfig
@@ -36,6 +36,8 @@ MATCHING = 0.5  # overlap of a box that is one of the labels
 COMPARED = 0.4  # overlap of a box and a label whose distance counts for the offset
 SAME_OBJECT = 0.3  # overlap of the labels of one object at consecutive times
 COVERED = 0.5  # share of a box that lies in a region without labels
+REPLICATES = 1000  # of an interval
+SECOND_US = 1_000_000
 WINDOWS_PER_CALL = 8  # that go through the detector together
 
 
@@ -93,12 +95,13 @@ def score(
     *,
     skip_us: int | None = None,
     smooth_s: float = 0.0,
+    against: LoadedCheckpoint | None = None,
 ) -> list[dict[str, Any]]:
     """Return AP, AP50 and the number of labels for each class that has some, and for `all` if these are several.
 
     A class also has its switches between found and missed per second, its offset, and AP without the offsets. Labels up
     to `skip_us` are not scored, by default as in the training. With `smooth_s`, scores are averaged along tracks,
-    as `SmoothingTracker` does.
+    as `SmoothingTracker` does. With `against`, the last row tells what AP50 gains over these other weights.
     """
     height = max(recording.sensor_hw[0] for recording in recordings)
     width = max(recording.sensor_hw[1] for recording in recordings)
@@ -120,9 +123,36 @@ def score(
         raise ValueError(f"none of the labels is scored: they are too early or too small for {spec.name}")
     if len(rows) > 1:
         rows.append(_row("all", counts.sum(), metrics["AP50"], metrics["AP"], moved["AP"]))
+    if against is not None:
+        others = [detected(against, recording, reduction, smooth_s) for recording in recordings]
+        rows[-1]["AP50_gain"] = gain(scored, others, spec)
     size = {"reduction": reduction, "frame": [width // reduction, height // reduction]}
     usual = {"is_usual": usual_downsample(checkpoint.spec, height, width) == reduction}
     return [size | usual | row for row in rows]
+
+
+def gain(scored: Sequence[ScoredRecording], others: Sequence[ScoredRecording], spec: DatasetSpec) -> list[float]:
+    """Return the difference in AP50 from other detections of the same recordings, and its 95 % interval.
+
+    Replicates draw seconds of the recordings, the same ones for both. With a single second the list is empty.
+    """
+    ours, theirs = (resample(match_detections(in_seconds(each), spec), spec, REPLICATES) for each in (scored, others))
+    difference = ours.minus(theirs, "AP50")
+    return [] if difference is None else [float(value) for value in difference]
+
+
+def in_seconds(scored: Sequence[ScoredRecording]) -> list[ScoredRecording]:
+    """Return each second of each recording, from its first label on, as a recording of its own."""
+    parts = []
+    for recording in scored:
+        labels = recording.labels
+        number = (labels.t_us - labels.t_us.min()) // SECOND_US
+        for second in np.unique(number):
+            own = labels[number == second]
+            times = set(own.t_us.tolist())
+            frames = [frame for frame in recording.detections if frame.t_us in times]
+            parts.append(ScoredRecording(f"{recording.name} {second}", own, frames))
+    return parts
 
 
 def _row(class_name: str, num_labels: int, ap50: float, ap: float, moved: float) -> dict[str, Any]:

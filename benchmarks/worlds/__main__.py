@@ -35,6 +35,7 @@ from rvtssm.contrib.worlds.rendered.scene_building import build_scene
 from rvtssm.contrib.worlds.rendered.scene_kinds import KINDS
 from rvtssm.contrib.worlds.worlds_config import WorldConfig
 from rvtssm.datasets.tree import find_event_files
+from rvtssm.models.weight_files import DEFAULT_WEIGHTS
 from rvtssm.readers.recording import Recording
 from rvtssm.system.files import atomic_file
 from rvtssm.system.user_error import UserError
@@ -73,6 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     of_trainings.add_argument("--boxes", type=Path, help="boxes of its vehicles; track 1 is the car ahead")
     of_trainings.add_argument("--clips", type=int, default=64)
     of_trainings.add_argument("--steps", type=int, default=2000)
+    of_trainings.add_argument("--start", default=DEFAULT_WEIGHTS, help="a name or a file of weights")
     of_trainings.add_argument("--json", type=Path, required=True)
     options = parser.parse_args(arguments)
     if options.part == "picture":

@@ -1,12 +1,13 @@
 """Whether rendered worlds help on real pixels: equal trainings on rendered, on painted and on mixed recordings.
 
     python -m benchmarks.worlds gate --folder DIR --assets MODELS --footage FOOTAGE --pedro PEDRO \
-        [--drive FILE_td.dat --boxes FILE_bbox.npy] [--clips 64] [--steps 2000]
+        [--drive FILE_td.dat --boxes FILE_bbox.npy] [--clips 64] [--steps 2000] [--start WEIGHTS]
 
-From the weights in the package, three trainings of `--steps` steps see `--clips` recordings each: rendered scenes,
-painted drives, and half of each. All are scored on the known footage and on PEDRo (`benchmarks.transfer`), and on a
-real drive with boxes. One process runs at a time. What is complete is not done again, so the same command goes on after
-an interruption.
+From the weights `--start`, four trainings of `--steps` steps see `--clips` recordings each: painted drives, rendered
+scenes, half of each, and these halves as cameras with longer refractory times send them. The mean of the weights in
+MEAN is that of `--start` and of three trainings. All are scored on the known footage and on PEDRo
+(`benchmarks.transfer`), and on a real drive with boxes. One process runs at a time. What is complete is not done again,
+so the same command goes on after an interruption.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import rvtssm
 from rvtssm.boxes import pairwise_iou
 from rvtssm.evaluation.coco import evaluate_detections
 from rvtssm.events.labels import Boxes, ltwh_of, read_boxes
+from rvtssm.models.weight_files import DEFAULT_WEIGHTS, local_weights
+from rvtssm.readers.dat import write_dat
+from rvtssm.readers.filters import FilterChain
 from rvtssm.records import DatasetSpec, Detections, Labels
 from rvtssm.records.settings import SHOWN_SCORE
 from rvtssm.system.files import atomic_file
@@ -41,11 +47,13 @@ RENDERED = (
     "synthetic.world.distortion=0.15",
 )  # fmt: skip
 TRAINING = (
-    "experiment=street_tiny", "training.init_from=street-tiny", "optim.learning_rate=4e-4", "sampling.batch_size=2",
+    "experiment=street_tiny", "optim.learning_rate=4e-4", "sampling.batch_size=2",
     "training.average=0.995", "training.checkpoint_every=50", "resume=auto",
 )  # fmt: skip
-ARMS = ("painted", "rendered", "mixed")
-BEFORE = "in the box"
+ARMS = ("painted", "rendered", "mixed", "recovering")
+MEAN = ("rendered", "mixed", "recovering")
+RECOVERY_MS = (0, 3, 10)  # within which a pixel of `recovering` sends no second event, by recording in turn
+BEFORE = "before"
 OVERLAP = 0.5
 _APART_US = 5_000  # boxes and labels this near are of one window
 LEAD = 1  # track of the car ahead
@@ -65,21 +73,36 @@ class Gate:
     boxes: Path | None = None
     clips: int = 64
     steps: int = 2000
+    start: str = DEFAULT_WEIGHTS
 
     def run(self) -> list[dict[str, Any]]:
         """Do what is missing, and return one row per training."""
         self._generate("painted", *PAINTED)
         self._generate("rendered", *RENDERED, f"synthetic.assets={self.assets}")
         self._mix()
-        rows = [self._scored(BEFORE, "street-tiny")]
+        self._recover()
+        rows = [self._scored(BEFORE, self.start)]
         for arm in ARMS:
             run = self.folder / arm / "run"
-            words = ("train", *TRAINING, f"dataset.raw_dir={self.folder / arm / 'raw'}", f"training.steps={self.steps}")
+            words = (
+                "train",
+                *TRAINING,
+                f"training.init_from={self.start}",
+                f"dataset.raw_dir={self.folder / arm / 'raw'}",
+                f"training.steps={self.steps}",
+            )
             if not (run / f"finished_{self.steps}").exists():
                 _run("rvtssm", *words, f"training.validate_every={self.steps}", f"out={run}")
                 (run / f"finished_{self.steps}").touch()
-            rows.append(self._scored(arm, str(run / "checkpoints/last.ckpt")))
-        return rows
+            rows.append(self._scored(arm, self._trained(arm)))
+        mean = self.folder / "mean.ckpt"
+        if not mean.exists():
+            sources = (str(local_weights(self.start)), *map(self._trained, MEAN))
+            _run("scripts.mean_weights", "--slide", str(mean), *sources)
+        return [*rows, self._scored("mean", str(mean))]
+
+    def _trained(self, arm: str) -> str:
+        return str(self.folder / arm / "run/checkpoints/last.ckpt")
 
     def _generate(self, name: str, *words: str) -> None:
         counts = (f"synthetic.num_train={self.clips}", f"synthetic.num_val={NUM_VAL}")
@@ -94,10 +117,27 @@ class Gate:
                 (target / split).mkdir(parents=True, exist_ok=True)
                 for index in range(count):
                     for path in (source / split).glob(f"{split}_{index:04d}_*"):
-                        linked = target / split / f"{name}_{path.name}"
-                        if not linked.exists():
-                            os.link(path, linked)
+                        link(path, target / split / f"{name}_{path.name}")
         shutil.copyfile(self.folder / "painted/raw/synthetic.json", target / "synthetic.json")
+
+    def _recover(self) -> None:
+        """Write the mixed recordings through `refractory` with RECOVERY_MS in turn; those with 0 are linked."""
+        source, target = self.folder / "mixed/raw", self.folder / "recovering/raw"
+        for split in ("train", "val"):
+            (target / split).mkdir(parents=True, exist_ok=True)
+            for boxes in (source / split).glob("*_bbox.npy"):
+                link(boxes, target / split / boxes.name)
+            for number, path in enumerate(sorted((source / split).glob("*_td.dat"))):
+                written = target / split / path.name
+                within_ms = RECOVERY_MS[number % len(RECOVERY_MS)]
+                if not within_ms:
+                    link(path, written)
+                elif not written.exists():
+                    with closing(rvtssm.open(path)) as recording:
+                        size = recording.height, recording.width
+                        chain = FilterChain([{"refractory": {"within_ms": within_ms}}], *size)
+                        write_dat(written, chain.blocks(recording.blocks()), *size)
+        shutil.copyfile(source / "synthetic.json", target / "synthetic.json")
 
     def _scored(self, name: str, checkpoint: str) -> dict[str, Any]:
         """Return the scores of weights, which are kept in a file."""
@@ -129,6 +169,11 @@ class Gate:
                 staged.write_text(json.dumps(found) + "\n")
         scores: dict[str, float] = json.loads((out / "scores.json").read_text())
         return scores
+
+
+def link(path: Path, linked: Path) -> None:
+    if not linked.exists():
+        os.link(path, linked)
 
 
 def drive_scores(detections: Boxes, boxes: Boxes, class_id: int = 1) -> dict[str, float]:

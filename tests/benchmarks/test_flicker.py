@@ -1,11 +1,11 @@
-"""Switches between found and missed, by hand."""
+"""Switches between found and missed, and gains over other weights, by hand."""
 
 import numpy as np
 import pytest
 
-from benchmarks.transfer.scoring import switches_per_second
+from benchmarks.transfer.scoring import gain, in_seconds, switches_per_second
 from rvtssm.evaluation.matching import ScoredRecording
-from rvtssm.records import Detections, Labels
+from rvtssm.records import DatasetSpec, Detections, Labels
 
 
 def recording(scores: list[float], step_us: int = 50_000) -> ScoredRecording:
@@ -39,3 +39,18 @@ def test_switches_are_counted_per_second_of_an_object():
     once = recording([0.2] * 10 + [0.8] * 11)
     assert switches_per_second([once], 1) == pytest.approx(1 / 2)
     assert switches_per_second([once], 0) is None
+
+
+def test_gains_come_from_the_same_seconds_of_both_detections():
+    """The other detector finds nothing in the last second, so that a replicate without it has no gain."""
+    spec = DatasetSpec("two", 300, 300, ("one", "other"), skip_us=0)
+    ours = recording([0.9] * 80)
+    empty = [frame[:0] for frame in ours.detections[60:]]
+    theirs = ours._replace(detections=[*ours.detections[:60], *empty])
+    assert [part.name for part in in_seconds([ours])] == ["a 0", "a 1", "a 2", "a 3"]
+    assert sum(len(part.labels) for part in in_seconds([ours])) == len(ours.labels)
+    value, low, high = gain([ours], [theirs], spec)
+    assert low == 0 < value < high
+    assert gain([ours], [ours], spec) == [0, 0, 0]
+    one_second = recording([0.9] * 20)
+    assert gain([one_second], [one_second], spec) == []

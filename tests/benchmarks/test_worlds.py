@@ -6,10 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import rvtssm
 from benchmarks.worlds import gate
 from benchmarks.worlds.gate import ARMS, BEFORE, Gate, drive_scores
 from benchmarks.worlds.statistics import statistics
 from rvtssm.events.labels import BOX_DTYPE
+from rvtssm.readers.dat import write_dat
 from rvtssm.records import Events
 
 
@@ -69,10 +71,17 @@ def test_the_gate_mixes_halves_and_does_nothing_twice(tmp_path, monkeypatch):
             for split, count in (("train", 4), ("val", 8)):
                 (raw / split).mkdir(parents=True, exist_ok=True)
                 for index in range(count):
-                    (raw / split / f"{split}_{index:04d}_td.dat").touch()
+                    write_dat(
+                        raw / split / f"{split}_{index:04d}_td.dat",
+                        [events((1_000, index, 1, 1), (3_000, index, 1, 1))],
+                        8,
+                        8,
+                    )
             (raw / "synthetic.json").touch()
         elif "train" in words:
             Path(values["out"]).mkdir(parents=True)
+        elif "mean_weights" in module:
+            Path(words[1]).touch()
         else:
             path = Path(words[words.index("--json") + 1])
             path.parent.mkdir(exist_ok=True)
@@ -80,10 +89,14 @@ def test_the_gate_mixes_halves_and_does_nothing_twice(tmp_path, monkeypatch):
 
     monkeypatch.setattr(gate, "_run", run)
     rows = Gate(tmp_path, "models", clips=4).run()
-    assert [row["recording"] for row in rows] == [BEFORE, *ARMS]
+    assert [row["recording"] for row in rows] == [BEFORE, *ARMS, "mean"]
     assert rows[0]["crossing AP50"] == 50
     mixed = sorted(path.name for path in (tmp_path / "mixed/raw/train").iterdir())
     assert mixed == [f"{kind}_train_000{index}_td.dat" for kind in ("painted", "rendered") for index in (0, 1)]
+    seen = [rvtssm.open(path).num_events for path in sorted((tmp_path / "recovering/raw/train").iterdir())]
+    assert seen == [2, 1, 1, 2]  # the second event of a pixel, 2 ms after the first, is not sent within 3 or 10 ms
+    (mean,) = (words for words in done if words[0] == "scripts.mean_weights")
+    assert [Path(word).suffix for word in mean[2:]] == [".ckpt", ".safetensors", ".ckpt", ".ckpt", ".ckpt"]
     trainings = [words for words in done if "train" in words]
     assert len(trainings) == len(ARMS) and all("resume=auto" in words for words in trainings)
     Gate(tmp_path, "models", clips=4).run()
