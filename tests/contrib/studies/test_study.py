@@ -10,6 +10,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -463,13 +464,36 @@ def test_the_tables_of_the_pages_are_those_of_the_study():
         rows[layer, "drives", "slide"] = f"| {' | '.join([layer, 'slide', *cells])} |"
     ours = re.compile(r"^\| (?:selective_s5|s5|s7|lstm) \| .*$", re.MULTILINE)
     assert {*rows.values()} == {*ours.findall((ROOT / "docs/any_rate.md").read_text())}
+
+
+def test_the_tables_of_the_first_page_are_those_of_40_recordings():
     readme = (ROOT / "README.md").read_text()
-    for layer, name in {"selective_s5": "selective S5 (ours)", "s5": "S5", "lstm": "LSTM"}.items():
-        cells = rows[layer, "random", "shrink"].strip("| ").split(" | ")[2:]
-        assert f"| {name} | {' | '.join(cell.partition(' ±')[0] for cell in cells)} |" in readme
-    ours, lstm = (re.findall(r"([\d.]+) ±", rows[layer, "", "slide"]) for layer in ("selective_s5", "lstm"))
-    assert f"scores {ours[0]} AP at 20 Hz and {ours[4]} AP at 200 Hz" in readme
-    assert f"drops from {lstm[0]} to {lstm[4]}" in readme
+    names = {"selective_s5-random": "selective S5 (ours)", "s5-random": "S5", "lstm-random": "LSTM"}
+    for row in committed_rows("forty_shrink"):
+        assert row["seeds"] == ["0", "1", "2"] and list(row["rates"]) == ["20", "40", "80", "100", "200"]
+        cells = [percent_cell(numbers) for numbers in row["rates"].values()]
+        assert f"| {names.pop(row['row'])} | {' | '.join(cells)} | {100 * row['drop']:.1f} |" in readme
+    assert not names
+    ours, lstm = committed_rows("forty_slide")
+    ap = [f"{100 * row['rates'][hz]['AP']:.1f}" for row in (ours, lstm) for hz in ("20", "200")]
+    intervals = [percent_cell(ours["rates"][hz]).partition(" ")[2] for hz in ("20", "200")]
+    assert f"95 % intervals {intervals[0]} and {intervals[1]}" in readme
+    assert f"scores {ap[0]} AP at 20 Hz and {ap[1]} AP at 200 Hz" in readme
+    assert f"drops from {ap[2]} to {ap[3]}" in readme
+    page = (ANY_RATE / "README.md").read_text()
+    for hz in ("20", "200"):
+        difference, low, high = (100 * value for value in lstm["rates"][hz]["minus_the_first"])
+        assert f"{difference:.1f} [{low:.1f}, {high:.1f}] at {hz} Hz" in page
+
+
+def committed_rows(study: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((ANY_RATE / f"{study}.json").read_text())["rows"]
+    return rows
+
+
+def percent_cell(numbers: dict[str, Any]) -> str:
+    low, high = (100 * limit for limit in numbers["interval"])
+    return f"{100 * numbers['AP']:.1f} [{low:.1f}, {high:.1f}]"
 
 
 def test_the_rows_from_5_hz_to_1_khz_is_what_was_measured():
