@@ -157,7 +157,7 @@ def _twice(fingerprints: Iterable[tuple[str, str, Path]]) -> list[str]:
         other_split, other = first.setdefault(fingerprint, (split, path))
         if other_split != split:
             same.append(f"{path} ({split}) is the same recording as {other} ({other_split})")
-    text = f"{len(same)} recordings are in two splits, so scores are too high; divide them"
+    text = f"recordings that are in two splits: {len(same)}, so scores are too high; divide them"
     return [f"{text}; {same[0]}"] if same else []
 
 

@@ -46,7 +46,7 @@ def usage(built, tmp_path: Path) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.__name__)
-@pytest.mark.parametrize(("target", "variant"), zip(TARGETS, VARIANTS * 2, strict=True), ids=str)
+@pytest.mark.parametrize(("target", "variant"), [*zip(TARGETS, VARIANTS * 2, strict=True)], ids=str)
 def test_a_kernel_builds_for_a_gpu_that_is_not_here(tmp_path, kernel, target, variant):
     registers, spilled = usage(build(kernel, target, *variant), tmp_path)
     assert 0 < registers <= MOST_REGISTERS
