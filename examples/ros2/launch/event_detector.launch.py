@@ -14,7 +14,9 @@ def generate_launch_description() -> LaunchDescription:
     values = {}
     for name, (default, description) in PARAMETERS.items():
         arguments.append(DeclareLaunchArgument(name, default_value=str(default), description=description))
-        values[name] = ParameterValue(LaunchConfiguration(name), value_type=type(default))
+        # A rate is a number or `auto`, so that launch takes the type from what is given.
+        kind = None if name == "hz" else type(default)
+        values[name] = ParameterValue(LaunchConfiguration(name), value_type=kind)
     node = Node(
         package="rvtssm_ros",
         executable="event_detector",

@@ -323,7 +323,8 @@ def test_the_launch_file_and_the_package_name_what_the_node_declares(fake_ros, m
     assert len(load_module(PACKAGE / "launch" / "event_detector.launch.py").generate_launch_description()) == 17
     (node,) = given["node"]
     parameters = load_module(PACKAGE / "rvtssm_ros" / "parameters.py").PARAMETERS
-    assert node["parameters"] == [{name: (name, type(value)) for name, (value, _) in parameters.items()}]
+    types = {name: (name, type(value)) for name, (value, _) in parameters.items()}
+    assert node["parameters"] == [types | {"hz": ("hz", None)}]  # a number, or `auto`
     assert [argument["name"] for argument in given["argument"]] == ["events", *parameters]
     assert node["remappings"] == [("events", "events")]
     described = ElementTree.parse(PACKAGE / "package.xml").getroot()
