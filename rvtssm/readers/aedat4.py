@@ -96,14 +96,15 @@ class Aedat4Recording(Recording):
         return num_kept
 
     def _next_times(self, position: int, done: int) -> Column:
-        """Return the times after the first `done` events of the packet at a byte."""
+        """Return the times after the first `done` events of the packet at a byte, of as many packets as it takes."""
+        times = np.empty(0, np.int64)
         end = self._header.num_bytes + self._num_units
-        while position < end:
+        while position < end and len(times) < MOST_STRAYS:
             stream, size = self._packet_header(position)
-            if stream == self._stream and len(times := self._events_at(position, size)["t"][done:]):
-                return times[:MOST_STRAYS]
+            if stream == self._stream:
+                times = np.r_[times, self._events_at(position, size)["t"][done : done + MOST_STRAYS - len(times)]]
             position, done = position + _PACKET_HEADER.size + size, 0
-        return np.empty(0, np.int64)
+        return times
 
     def _packet_header(self, position: int) -> tuple[int, int]:
         file = self._file()

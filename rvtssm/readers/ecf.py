@@ -8,6 +8,7 @@ read through h5py. Sources: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_
 """
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.readers.columns import NAMES, agreed_unit, columns_of
-from rvtssm.readers.gate import LATEST_POSSIBLE_US, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.gate import LATEST_POSSIBLE_US, MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.hdf5 import OpenDatasets, check_storage, filters_of, open_hdf5, reading
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
@@ -62,10 +63,22 @@ class EcfRecording(Recording):
             columns = self._columns(number)
             stop = min(len(columns[0]), start + len(buffer.t) - filled)
             part = [column[start:stop] for column in columns]
-            num_kept += self._gate.keep(part, f"in chunk {number}", state, buffer.after(num_kept))
             state[POSITION] += stop - start
+            next_times = partial(self._next_times, int(state[POSITION]))
+            num_kept += self._gate.keep(part, f"in chunk {number}", state, buffer.after(num_kept), next_times)
             filled += stop - start
         return num_kept
+
+    def _next_times(self, position: int) -> Column:
+        """Return the times of the next events, of as many chunks as it takes."""
+        times = np.empty(0, np.int64)
+        end = min(position + MOST_STRAYS, self._num_units)
+        while (next_one := position + len(times)) < end:
+            number, start = divmod(next_one, self._chunk_events)
+            if self._chunk is None or self._chunk[0] != number:
+                self._decoded = None  # the gate still reads those arrays
+            times = np.r_[times, self._columns(number)[0][start : start + end - next_one]]
+        return times
 
     def _columns(self, number: int) -> _Parts:
         """Return t, x, y, p of one chunk, in arrays that the next chunk overwrites."""

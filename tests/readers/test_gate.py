@@ -5,10 +5,12 @@ import struct
 import warnings
 from itertools import pairwise
 
+import h5py
 import numpy as np
 import pytest
+from ecf_encoder import write_ecf
 from event_examples import HEIGHT, WIDTH, assert_same, random_events
-from format_encoders import WRITERS, rows_of, structured
+from format_encoders import WRITERS, rows_of, structured, write_aedat4
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -199,6 +201,32 @@ def test_one_event_of_another_clock_in_the_middle_is_left_out_alone(tmp_path, na
     with pytest.warns(UserWarning, match="left out 1 of 9000"):
         recording = open_recording(path, *SIZE, repair=True)
         assert_same(recording.between(0, 1 << 60), kept)
+
+
+def write_unpacked_ecf(path, events):
+    with h5py.File(path, "w") as file:
+        file.create_dataset("CD/events", data=structured(events, kinds=("<i8", "<u2", "<u2", "<i2")), chunks=(64,))
+    return path
+
+
+IN_PIECES = {  # ecf only goes back from chunk to chunk
+    "ecf": lambda path, events: write_ecf(path, events, HEIGHT, WIDTH, chunk=64),
+    "unpacked ecf": write_unpacked_ecf,
+    "aedat4": lambda path, events: write_aedat4(path, events, packet_events=3),
+}
+
+
+@pytest.mark.parametrize("write", IN_PIECES.values(), ids=IN_PIECES)
+def test_events_of_another_clock_at_the_border_of_a_piece_are_left_out(tmp_path, write):
+    events = random_events(9_000, span_us=100_000, start_us=500_000_000)
+    events.t[6_360:6_400] += 150_000
+    path = write(tmp_path / "a.bin", events)
+    kept = join_events([events[:6_360], events[6_400:]])
+    for max_events in (64, 6_399, 1 << 16):
+        recording = open_recording(path, *SIZE, repair=True)
+        with pytest.warns(UserWarning, match="left out 40 of 9000 events with the time of another clock"):
+            assert_same(join_events(list(recording.iterate(max_events))), kept)
+        assert recording.faults == ReadFaults(other_clock=40)
 
 
 @pytest.mark.parametrize("high", [50, 900, 3_000])
