@@ -10,7 +10,7 @@ import numpy as np
 from rvtssm.boxes import ltwh_to_xyxy, pairwise_iou
 from rvtssm.evaluation.coco import average_precisions, precision_curves
 from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
-from rvtssm.evaluation.protocol import scored_detections, scored_labels
+from rvtssm.evaluation.protocol import image_times_us, scored_detections, scored_labels
 from rvtssm.events.labels import LONGEST_TRACK_GAP_US
 from rvtssm.records import DatasetSpec, Detections, Labels
 from rvtssm.records.settings import SHOWN_SCORE, STILL_US
@@ -136,11 +136,12 @@ def _errors(recordings: Sequence[ScoredRecording], spec: DatasetSpec) -> tuple[n
     highest_score = 0.0
     for name, labels, detections in recordings:
         scored = scored_labels(labels, spec)
+        images_us = set(image_times_us(labels, spec).tolist())
         for frame in detections:
             highest_score = max(highest_score, float(frame.score.max(initial=0)))
-            truth = scored[scored.t_us == frame.t_us]
-            if not len(truth):  # AP does not score such a frame either
+            if frame.t_us not in images_us:  # AP does not score such a frame either
                 continue
+            truth = scored[scored.t_us == frame.t_us]
             pairs = confusions(truth, scored_detections(frame, spec), spec.num_classes)
             np.add.at(confusion, tuple(pairs.T), 1)
             # Frames with errors, of which the worst are shown.

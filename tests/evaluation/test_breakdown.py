@@ -66,6 +66,16 @@ def test_frames_and_boxes_that_are_not_scored_do_not_count():
     assert found.confusion.tolist() == [[1, 0, 0], [0, 0, 0], [1, 0, 0]]
 
 
+def test_false_boxes_in_images_without_an_object_count_where_such_images_are_scored():
+    labels = replace(make_labels([A], [1_000_000]), empty_us=np.array([2_000_000, 3_000_000]))
+    frames = [make_detections([A], [0.9], t) for t in (1_000_000, 2_000_000, 3_000_000, 4_000_000)]
+    for scores_empty_images, num_false in ((True, 2), (False, 0)):
+        spec = replace(SPEC, scores_empty_images=scores_empty_images)
+        found = break_down([ScoredRecording("a", labels, frames)], spec)
+        assert found.confusion.tolist() == [[1, 0, 0], [0, 0, 0], [num_false, 0, 0]]
+        assert [(worst.t_us, worst.num_false) for worst in found.worst] == [(2e6, 1), (3e6, 1)][:num_false]
+
+
 def test_precision_curves_are_those_of_pycocotools():
     """A plain COCOeval over the same boxes, in their own order."""
     rng = np.random.default_rng(3)
