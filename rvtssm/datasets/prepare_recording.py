@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rvtssm.datasets import DATASETS
 from rvtssm.datasets.compress import FrameCompressor
 from rvtssm.datasets.store import Meta, StoredSequence, differing, open_sequence, sensor_meta
 from rvtssm.datasets.store_writer import SequenceWriter, sequence_writer
@@ -27,9 +28,13 @@ from rvtssm.readers.faults import noted
 from rvtssm.readers.recording import EventBlocks
 from rvtssm.records import DatasetSpec, Events, WindowSettings
 from rvtssm.system.limits import values_of
+from rvtssm.system.output_folder import changed_keys
 from rvtssm.system.user_error import UserError
 
 SAMPLE_BYTES = 1 << 20  # bytes at each end of a recording whose digest tells whether the file is still the same
+# Fields of a dataset that decide which events and boxes are read, besides those in `Recipe.meta`.
+_OF_EVENTS = ("time_unit", "format", "columns", "key")
+_OF_LABELS = ("class_ids", "ignored_classes", "label_interval_us", "scores_empty_images")
 _FRAMES_AT_ONCE = 2  # few, so that a frame is compressed while it is still in the cache
 
 
@@ -202,8 +207,8 @@ def is_complete(recording: RawRecording, path: Path, recipe: Recipe, overwrite: 
                 return False
             sequence.check_frames()
             return True
-    except UserError:
-        if overwrite:
+    except UserError as error:
+        if overwrite and error.key != "file.kind":  # a file that was not prepared is someone else's
             return False
         raise
 
@@ -239,15 +244,23 @@ def is_made_from(recording: RawRecording, sequence: StoredSequence, recipe: Reci
 
 
 def _source(recording: RawRecording, recipe: Recipe) -> Meta:
-    """Return name, size and a fingerprint of the raw files, made from all label files and both ends of the events."""
+    """Return name, size and a fingerprint of the raw files, made from all label files and both ends of the events.
+
+    How events and labels are read belongs to the fingerprint where it is not as usual for the dataset.
+    """
     digest = digest_of_ends(recording.events_path)
+    spec = recipe.spec
+    decisive: tuple[str, ...] = _OF_EVENTS
     if recipe.is_labelled and recording.labels is not None:
+        decisive += _OF_LABELS
         for path in recording.labels.paths:
             digest.update(path.read_bytes())
-        spec = recipe.spec
         said = spec.label_offset_us, spec.label_fps, spec.label_names, spec.label_columns
         if clock := [value for value in said if value not in (0, "", ())]:
             digest.update(repr(clock).encode())
+    usual = DATASETS.get(spec.name, spec)
+    if changed := changed_keys(values_of(usual, decisive), values_of(spec, decisive)):
+        digest.update(repr(values_of(spec, changed)).encode())
     num_bytes = recording.events_path.stat().st_size
     return {"name": recording.events_path.name, "num_bytes": num_bytes, "fingerprint": digest.hexdigest()}
 

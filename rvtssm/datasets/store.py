@@ -331,7 +331,7 @@ def _checked_meta(path: Path | str, file: h5py.File) -> tuple[Meta, list[int]]:
         digest = meta.pop("digest")
     except (KeyError, TypeError, ValueError, RecursionError, AttributeError):
         found = "was not written by `rvtssm preprocess`"
-        raise UserError("file.kind", name=path, found=found, advice="delete it or choose another folder") from None
+        raise UserError("file.kind", name=path, found=found, advice="choose another folder") from None
     if version != FORMAT_VERSION:
         found = f"has format version {version}, but this program reads {FORMAT_VERSION}"
         raise UserError("prepared.other", name=path, found=found, advice="prepare it again with overwrite=true")

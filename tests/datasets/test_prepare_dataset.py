@@ -131,6 +131,26 @@ def test_output_from_other_settings_is_kept_unless_told(tmp_path, first, changes
     assert (summary.written, summary.skipped) == (["train/a"], ["train/b"])
 
 
+@pytest.mark.parametrize("changes", [{"class_ids": (1, 0)}, {"label_interval_us": 40_000}, {"key": "other"}])
+def test_a_second_run_prepares_anew_what_is_read_in_another_way(tmp_path, changes):
+    write_recording(tmp_path / "raw" / "train", "a")
+    spec = replace(SPEC, name="custom")
+    assert prepare(tmp_path, spec=spec).written == ["train/a"]
+    assert prepare(tmp_path, spec=replace(spec, **changes)).written == ["train/a"]
+    assert prepare(tmp_path, spec=replace(spec, **changes)).skipped == ["train/a"]
+
+
+def test_a_recording_in_the_place_of_an_output_is_never_replaced(tmp_path):
+    write_recording(tmp_path / "raw" / "train", "a")
+    (tmp_path / "out" / "train").mkdir(parents=True)
+    recording = write_hdf5(tmp_path / "out" / "train" / "a.h5", random_events(100, 0))
+    before = recording.read_bytes()
+    for overwrite in (False, True):
+        ((_, message),) = prepare(tmp_path, overwrite=overwrite).failed
+        assert "was not written by `rvtssm preprocess`; choose another folder" in message
+    assert recording.read_bytes() == before
+
+
 def change_a_frame(path):
     with h5py.File(path, "r+") as file:
         file["frames"][len(file["frames"]) // 2] ^= 1
