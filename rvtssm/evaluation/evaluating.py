@@ -32,7 +32,7 @@ from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.streams import check_causal
 from rvtssm.readers.index import identity_of
 from rvtssm.system.files import written_by
-from rvtssm.system.output_folder import locked, result_set
+from rvtssm.system.output_folder import check_replaceable, locked, result_set
 
 _USUAL_SHIFTS_MS = (-200, -150, -100, -50, 0, 50, 100, 150, 200)
 # Options that decide which rows there are or what is measured beside them, and not what a row holds.
@@ -146,6 +146,10 @@ def evaluate_run(
         check_tracks(run)
         rates, trained = plan_rates(run)
         _check_streaming(run, rates)
+        if out is not None:
+            check_replaceable(out, "evaluation", REPORT_FILES)
+            for place in map(_place, rates):
+                check_replaceable(out / "scored", f"scored_{place}", scored_names(run.options.formats, place))
         announce(run, rates)
         finished = FinishedRates(out, inputs_of(run, rates, seed), is_measured_anew=_measures_latency(run))
         report = _report(run, rates, trained, seed, finished, out, say)

@@ -168,6 +168,12 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
         _write_written(folder, staged, {**written, name: sorted(new)})
 
 
+def check_replaceable(folder: Path, name: str, patterns: Sequence[str]) -> None:
+    """Raise UserError, before long work, if `result_set` of the same arguments could not replace files at its end."""
+    if folder.is_dir():
+        _refuse_others(folder, set(_read_written(folder).get(name, [])), patterns)
+
+
 def free_number(folder: Path, names: Sequence[str]) -> int:
     """Return the first number from 1 on with which no file of `numbered_name` exists in a folder."""
     number = 1

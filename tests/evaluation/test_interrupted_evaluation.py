@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from event_examples import boxes_of, random_events, write_labelled
+from user_errors import raises
 
 from rvtssm.datasets import DataConfig
 from rvtssm.evaluation import detector_run
@@ -138,6 +139,16 @@ def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, mon
 
 @pytest.mark.distributed
 @pytest.mark.usefixtures("prepared_workers")
+@pytest.mark.parametrize("name", ["evaluation.json", "report.html", "scored/20hz_slide_images.csv"])
+def test_a_file_of_someone_else_is_refused_before_a_rate_is_run(weights, tmp_path, monkeypatch, name):
+    monkeypatch.setattr("rvtssm.evaluation.evaluating.score_rate", lambda *_: pytest.fail("a rate was run"))
+    (tmp_path / "scored").mkdir()
+    (tmp_path / name).write_text("[]")
+    with raises("file.exists", name):
+        evaluate(weights, out=tmp_path, **SETTINGS, formats=["csv"])
+    assert (tmp_path / name).read_text() == "[]"
+
+
 def test_several_processes_give_equal_numbers(weights, whole, tmp_path):
     assert numbers(weights, tmp_path, workers=2) == whole[0]
 
