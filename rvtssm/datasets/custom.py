@@ -302,8 +302,13 @@ def listed_names(path: Path) -> dict[Any, Any]:
         lines = path.read_text("utf-8-sig", errors="replace").splitlines()
         return dict(enumerate(filter(None, map(str.strip, lines))))
     content = yaml_of(path)
-    names = content.get("names", {}) if isinstance(content, dict) else {}
-    return dict(enumerate(names)) if isinstance(names, tuple) else dict(names)
+    names = content.get("names") or {} if isinstance(content, dict) else {}
+    if isinstance(names, tuple):
+        return dict(enumerate(names))
+    if not isinstance(names, dict) or not {*map(type, names)} <= {int}:
+        needed = "a list of the names of classes, or the names by number"
+        raise UserError("file.content", name=f"{path}: names", found=shown(names), needed=needed)
+    return names
 
 
 class _PlainLoader(yaml.SafeLoader):

@@ -93,7 +93,7 @@ def gated(raw: Sequence[Column], gate: Gate, repair: bool = False) -> tuple[Even
     num_events, buffer, decode = len(raw[0]), EventBuffer(len(raw[0])), _decoder(raw, gate)
 
     def reach() -> Reach:
-        return Reach((int(raw[1].min()), int(raw[1].max())), (int(raw[2].min()), int(raw[2].max())))
+        return Reach(_limits(raw[1]), _limits(raw[2]))
 
     state = after_other_clock(decode, first_state(), num_events, 1)
     count = decode(state, buffer)
@@ -117,6 +117,12 @@ def _decoder(raw: Sequence[Column], gate: Gate) -> Decode:
         return gate.keep([column[start:stop] for column in raw], f"in events {start} to {stop}", state, room)
 
     return decode
+
+
+def _limits(pixels: Column) -> tuple[int, int]:
+    """Return the smallest and the largest of the coordinates that are numbers."""
+    known = pixels[np.isfinite(pixels)]
+    return (int(known.min()), int(known.max())) if len(known) else (0, 0)
 
 
 def _kind_of(given: object) -> str:
@@ -164,9 +170,9 @@ class LiveGate:
         """
         if self.latest_us == NEVER_US or not len(raw[0]):
             return False
-        newest = np.array([raw[0].max()], raw[0].dtype)
-        in_us, _ = replace(self._gate, time_unit=time_unit)._microseconds(newest, "in a packet", self._state)
-        return bool(in_us[0] + self._state[WRAPPED_US] < self.latest_us - LATE_US)
+        newest = np.array([np.fmax.reduce(raw[0])], raw[0].dtype)  # of the times that are numbers
+        in_us, is_valid = replace(self._gate, time_unit=time_unit)._microseconds(newest, "in a packet", self._state)
+        return is_valid is None and bool(in_us[0] + self._state[WRAPPED_US] < self.latest_us - LATE_US)
 
     def push(self, raw: Sequence[Column], time_unit: str | None = None) -> Events:
         """Return the events of the next packet.

@@ -307,7 +307,8 @@ def checked_filters(given: Filters) -> dict[str, Filter]:
     filters: dict[str, Filter] = {}
     for entry in given:
         # A name, or a mapping of one name to parameters.
-        (name, parameters), *others = entry.items() if isinstance(entry, Mapping) else [(str(entry), {})]
+        named = entry if isinstance(entry, Mapping) else {str(entry): {}}
+        (name, parameters), *others = [*named.items()] or [("", {})]
         check_choice("filters", name, FILTERS)
         known = field_names(FILTERS[name])
         if others or name in filters or not isinstance(parameters, Mapping):

@@ -168,7 +168,8 @@ class Gate:
                 is_valid = (in_us >= 0) & (in_us < LATEST_POSSIBLE_US)  # false for NaN
                 if t.dtype.itemsize < 8 and is_valid.any():
                     self._note_coarse(t[is_valid].max(), where, state)
-                return np.rint(np.where(is_valid, in_us, 0)).astype(np.int64), None if is_valid.all() else is_valid
+                rounded = np.floor if unit == "ns" else np.rint  # whole nanoseconds are cut, below
+                return rounded(np.where(is_valid, in_us, 0)).astype(np.int64), None if is_valid.all() else is_valid
         if (t.dtype == _INT64 or t.dtype == _UINT32) and unit == "us" and not self.offset_us:
             return t, None  # `_keep` checks them
         # Whole numbers, which must not overflow in microseconds.

@@ -339,6 +339,10 @@ def test_the_names_of_ultralytics_stand_in_for_classes(tmp_path):
         (tmp_path / "data.yaml").write_text(f"path: ../x\ntrain: images/train\nnames: {names}\n")
         spec = build_spec(DatasetConfig("custom", str(tmp_path)))
         assert spec.class_names == ("cat", "dog") and spec.disk_class_ids == (0, 1)
+    for names, key in (("cat", "file.content"), ("{0: cat, x: dog}", "file.content"), ("", "setting.missing")):
+        (tmp_path / "data.yaml").write_text(f"names: {names}\n")
+        with raises(key):
+            build_spec(DatasetConfig("custom", str(tmp_path)))
 
 
 def test_a_recording_without_labels_is_left_out_everywhere(tmp_path, capsys):

@@ -164,6 +164,7 @@ def test_lamps_at_the_mains_are_removed_and_moving_edges_stay():
     ("given", "key"),
     [
         (["blur"], "setting.choice"),
+        ([{}], "setting.choice"),
         ([{"background": {"radius": 3}}], "setting.choice"),
         ([{"background": {"within_ms": -1}}], "setting.out_of_range"),
         ([{"background": {"neighbours": 1.5}}], "setting.out_of_range"),

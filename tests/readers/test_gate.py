@@ -279,6 +279,17 @@ def test_the_unit_of_time_is_what_the_caller_says(tmp_path, write, unit, per_us)
     assert_same(arrays_of(tmp_path / "a", write, rows, time_unit=unit).read(), events)
 
 
+@pytest.mark.parametrize("max_events", [100, 1 << 16])
+def test_a_line_that_is_no_event_moves_no_other_one(tmp_path, max_events):
+    lines = [f"{1_000 * i + 700},{i % WIDTH},{i % HEIGHT},1\n" for i in range(3_000)]
+    lines[2_500] = "nothing,1,2,1\n"
+    (tmp_path / "a.csv").write_text("t,x,y,p\n" + "".join(lines))
+    recording = open_recording(tmp_path / "a.csv", *SIZE, time_unit="ns")
+    with pytest.warns(UserWarning, match="left out 1 of 3000 events"):
+        times_us = np.concatenate([block.t for block in recording.iterate(max_events)])
+    assert times_us.tolist() == [*range(2_500), *range(2_501, 3_000)]
+
+
 def test_whole_numbers_of_nanoseconds_are_doubted(tmp_path):
     rows = structured(random_events(5_000, span_us=1_000_000), kinds=("i8", "u2", "u2", "u1"))
     rows["t"] *= 1000
@@ -316,6 +327,14 @@ def test_events_in_memory_pass_the_same_gate(faulty):
         of_array = EventsInMemory(events_of_array(structured(raw)), *SIZE).events
         if not faults.out_of_frame:  # an array does not know its sensor, so late events get the time of one outside
             assert_same(of_array, wanted)
+
+
+def test_a_refusal_of_events_in_memory_leaves_out_pixels_that_are_no_numbers():
+    for number in (np.nan, np.inf):
+        raw = [np.arange(1_000), np.full(1_000, 500.0), np.full(1_000, number), np.ones(1_000, np.uint8)]
+        raw[2][1:] = 7
+        with raises("events.faulty", "x runs from 500 to 500 and y from 7 to 7"):
+            gated(raw, Gate("array", *SIZE))
 
 
 @pytest.mark.parametrize("num_early", [1, 40])
@@ -393,6 +412,15 @@ def test_live_packets_on_a_new_clock_keep_their_times():
     events = random_events(NUM_EVENTS, span_us=100_000, start_us=5_000_000)
     earlier = random_events(NUM_EVENTS, span_us=100_000, start_us=1_000)
     assert_same(live([events, earlier])[0], join_events([events, earlier]))
+
+
+def test_a_time_that_is_no_number_begins_no_new_clock():
+    gate = LiveGate("camera", *SIZE)
+    for t in ([1.0, 1.1], [1.2, np.nan, 1.3], [np.nan]):
+        columns = [np.array(t), *np.zeros((3, len(t)), np.uint8)]
+        assert not gate.begins_new_clock(columns, "s")
+        gate.push(columns, "s")
+    assert gate.latest_us == 1_300_000 and gate.faults == ReadFaults(unreadable=2)
 
 
 def test_what_is_left_out_of_live_packets_is_said():
