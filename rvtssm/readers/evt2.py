@@ -37,8 +37,8 @@ _LATE = 1 << 14  # a late event of at most so many time words, 1 s, may be from 
 _LEAST_MASKS = 2048  # the fewest words of EVT2.1 read at once, because most words hold few events
 
 # slots of the state: upper 28 bits of time (-1: not seen yet), microseconds added by wraps, and (only in EVT2) the time
-# to which the lower bits are added
-_HIGH, _WRAPPED, _BASE = range(NUM_COMMON, NUM_COMMON + 3)
+# to which the lower bits are added, and whether the word before is all zeros
+_HIGH, _WRAPPED, _BASE, _AFTER_ZERO = range(NUM_COMMON, NUM_COMMON + 4)
 
 
 class Evt2Recording(RawRecording):
@@ -46,7 +46,7 @@ class Evt2Recording(RawRecording):
 
     format = "evt2"
     unit_bytes = 4
-    own_state = (-1, 0, 0)
+    own_state = (-1, 0, 0, 0)
     time_dtype = "<u4"
     time_bits = _HIGH_BITS
     time_step_us = 1 << _LOW_BITS
@@ -65,22 +65,17 @@ def _decode_words(words, num_words, state, height, width, t, x, y, p):  # type: 
 
     The loop over sound words calls nothing, which keeps its values in registers.
     """
-    # Zeros at the end of a file were never written.
-    num_written = np.int64(num_words)
-    while num_written > 0 and words[num_written - 1] == 0:
-        num_written -= 1
-    if num_words - num_written == 1 and not (num_words < len(words) and words[num_words] == 0):
-        num_written += 1  # a single word of zeros is an event; a pixel does not give two in a row
-    state[EMPTY] += num_words - num_written
     position = np.uint64(0)
     num_kept = np.uint64(0)
-    stop = np.uint64(num_written)
+    stop = np.uint64(num_words)
     while position < stop:
         position, num_kept = _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_kept)
         if position < stop:
             num_kept = _decode_word(words, np.int64(position), state, height, width, t, x, y, p, num_kept)
             position += np.uint64(1)
     state[POSITION] += num_words
+    if num_words:
+        state[_AFTER_ZERO] = words[num_words - 1] == 0
     return np.int64(num_kept)
 
 
@@ -103,7 +98,7 @@ def _decode_sound(words, position, stop, state, height, width, t, x, y, p, num_k
             time = base + np.int64((word >> np.uint32(22)) & np.uint32(0x3F))
             column = (word >> np.uint32(11)) & np.uint32(0x7FF)
             row = word & np.uint32(0x7FF)
-            if (column > largest_column) | (row > largest_row) | (time < latest):
+            if (column > largest_column) | (row > largest_row) | (time < latest) | (word == 0):
                 break
             latest = time
             t[num_kept] = time
@@ -130,6 +125,12 @@ def _decode_word(words, position, state, height, width, t, x, y, p, num_kept):  
     word = np.int64(words[position])
     latest = state[LATEST_US]
     high = state[_HIGH]
+    # Words of zeros were never written; a single one is an event, since a pixel does not give two in a row.
+    if word == 0:
+        is_after = words[position - 1] == 0 if position else state[_AFTER_ZERO] != 0
+        if is_after or (position + 1 < len(words) and words[position + 1] == 0):
+            state[EMPTY] += 1
+            return num_kept
     # The upper time: a glitch, a wrap, or a step ahead.
     if word >> 28 == TIME_HIGH:
         value = word & 0xFFFFFFF

@@ -254,6 +254,20 @@ def test_words_that_were_never_written_are_empty(tmp_path, name, num_words):
         assert_same(recording.read(), events)
 
 
+@pytest.mark.parametrize("name", ["dat", "evt2"])
+def test_words_that_were_never_written_are_empty_wherever_they_are(tmp_path, name):
+    events = random_events(NUM_EVENTS, span_us=100_000, start_us=6_400_000)
+    path = WRITERS[name](tmp_path / "a.bin", events)
+    unit_bytes = open_recording(path).unit_bytes
+    content = path.read_bytes()
+    path.write_bytes(content[: -300 * unit_bytes] + bytes(64 * unit_bytes) + content[-300 * unit_bytes :])
+    for max_events in (36, 300, 320, 1 << 16):
+        recording = open_recording(path)
+        with pytest.warns(UserWarning, match=f"left out 64 of {NUM_EVENTS + 64} events that are empty rows"):
+            assert_same(join_events(list(recording.iterate(max_events))), events)
+        assert recording.faults == ReadFaults(empty_rows=64)
+
+
 def test_repair_moves_no_event_to_the_time_of_another_clock(tmp_path):
     events = random_events(9_000, span_us=3_000_000)
     events.t[:4_000] += 5_000_000_000
