@@ -91,7 +91,7 @@ def _are_split_sources(value: Any) -> bool:
 def _is_format(value: Any) -> bool:
     from rvtssm.readers import readers  # compiled code, which takes a second to import
 
-    return value in readers()
+    return isinstance(value, str) and value in readers()
 
 
 def _are_columns(value: Any) -> bool:

@@ -214,6 +214,11 @@ def open_with(path: Path | str, options: ReadOptions) -> Recording:
         if recording.is_unit_fixed and options.time_unit not in (None, "us") and "time_unit" not in options.yields:
             found = f"it is {name}, which counts microseconds, but time_unit={options.time_unit} was given"
             raise UserError("file.kind", name=path, found=found, advice="leave it out")
+        for given in ("columns", "key"):
+            value = getattr(options, given)
+            if value and given not in (*recording.options_used, *options.yields):
+                found = f"it is {name}, which has no such choice, but {given}={value} was given"
+                raise UserError("file.kind", name=path, found=found, advice="leave it out")
         recording.repair = bool(options.repair)
         return recording
 

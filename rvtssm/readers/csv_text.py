@@ -65,6 +65,7 @@ class CsvRecording(Recording):
 
     format = "csv"
     is_unit_fixed = False
+    options_used = ("columns",)
 
     def __init__(self, path: Path, layout: _Layout, columns: Columns, gate: Gate) -> None:
         # Whole lines, and a last one that is only read if nothing of it can be missing.

@@ -66,6 +66,7 @@ class Hdf5Recording(ColumnsRecording):
         gate: The conversion of columns to events.
     """
 
+    options_used = ("columns", "key")
     index_events = 1 << 16
     most_rows = 1 << 16  # which bounds the memory
 

@@ -57,6 +57,7 @@ class Recording(Decoder, EventSource):
 
     is_live = False
     is_unit_fixed = True  # the format defines that times are microseconds
+    options_used: tuple[str, ...] = ()  # of `columns` and `key`, which the caller may name, those that the format has
     is_unit_certain = True  # the file or the caller says the unit of time; otherwise unusual times are doubted
     index_events = 1 << 15  # events between two index entries; a smaller number makes short slices cheaper
 

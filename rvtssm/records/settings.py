@@ -58,8 +58,8 @@ class ReadOptions:
             if side is not None and (isinstance(side, bool) or not isinstance(side, int | np.integer)):
                 raise UserError("setting.form", name=name, found=repr(side), needed="give a whole number of pixels")
         check_choice("time_unit", self.time_unit, (*TIME_UNITS, None))
-        if self.columns and set(self.columns) != set("txyp"):
-            needed = f"it must name the columns t, x, y and p, as in {COLUMNS_EXAMPLE}"
+        if self.columns and (set(self.columns) != set("txyp") or len({*self.columns.values()}) < len("txyp")):
+            needed = f"it must name four columns, t, x, y and p, as in {COLUMNS_EXAMPLE}"
             raise UserError("setting.form", name="columns", found=dict(self.columns), needed=needed)
 
     @classmethod

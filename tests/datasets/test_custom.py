@@ -231,6 +231,7 @@ def test_a_description_above_is_the_nearest_one_of_ours(tmp_path, monkeypatch):
         ("classes: [a]\nheight: 60\nwidth: 80\nclass_ids: [1, 2]", "setting.conflict"),
         ("classes: [a]\nheight: 60\nwidth: 80\ncolumns: [t, x, y, p]", "setting.form"),
         ("classes: [a]\nheight: 60\nwidth: 80\ncolumns: {t: 0}", "setting.form"),
+        ("classes: [a]\nheight: 60\nwidth: 80\nformat: {}", "setting.form"),
         ("classes: [a]\nheight: 60\nwidth: 80\ntime_unit: 5", "setting.form"),
         ("classes: [a]\nheight: 60\nwidth: 80\ntime_unit: hours", "setting.form"),
         ("classes: [a]\nheight: 60\nwidth: 80\nsplit_sources: val", "setting.form"),

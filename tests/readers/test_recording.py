@@ -184,6 +184,18 @@ def test_the_encoding_of_raw_files_is_told_by_the_camera_or_the_caller(tmp_path)
         open_recording(tmp_path / "b.raw", time_unit="ns")
 
 
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_choice_that_a_format_does_not_have_is_refused(tmp_path, name):
+    path = WRITERS[name](tmp_path / "a.bin", random_events(50))
+    used = open_recording(path, HEIGHT, WIDTH).options_used
+    for option, value in (("columns", {"t": 0, "x": 1, "y": 2, "p": 3}), ("key", "events")):
+        if option not in used:
+            with raises("file.kind", f"{option}="):
+                open_recording(path, HEIGHT, WIDTH, **{option: value})
+    with raises("setting.form", "columns"):
+        open_recording(path, columns={"t": 0, "x": 1, "y": 1, "p": 3})
+
+
 @pytest.mark.parametrize("kind", ["dat", "csv"])
 def test_a_recording_without_events_has_no_time_range(tmp_path, kind):
     recording = open_recording(WRITERS[kind](tmp_path / "a", random_events(0)), HEIGHT, WIDTH)
