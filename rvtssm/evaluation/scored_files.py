@@ -161,4 +161,4 @@ def write_scored(
         content |= csv_files(images, matches, spec)
     with result_set(folder, f"scored_{place}", scored_names(formats, place)) as staged:
         for name, text in content.items():
-            (staged / f"{place}_{name}").write_text(text)
+            (staged / f"{place}_{name}").write_text(text, "utf-8")
