@@ -71,7 +71,8 @@ class OneCSV(CSVLogger):
             rows: list[Any] = []
             if path.is_file():
                 with open(path, newline="") as file:
-                    rows = [row for row in csv.DictReader(file) if int(row["step"]) < self.first_step]
+                    whole, _, _ = file.read().rpartition("\n")  # a run that was killed may have cut its last row
+                rows = [row for row in csv.DictReader(whole.splitlines()) if int(row["step"]) < self.first_step]
             writer = super().experiment  # removes the file
             writer.metrics = rows
             writer.save()

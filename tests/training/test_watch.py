@@ -151,6 +151,18 @@ def test_any_logger_of_lightning_takes_numbers_and_pictures(watched, tmp_path, l
     assert [type(logger).__name__ for logger in chosen] == ["Notebook", "OneCSV"]
 
 
+def test_a_row_that_was_cut_does_not_end_the_logs_of_a_run_that_goes_on(tmp_path):
+    path = tmp_path / "csv" / "version_0" / "metrics.csv"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"train/total,step\r\n5.0,0\r\n4.0,1\r\n3.")
+    (logger,) = build_loggers([], tmp_path, first_step=2)
+    logger.log_metrics({"train/total": 2.0}, 2)
+    logger.save()
+    with open(path, newline="") as file:
+        rows = [(row["step"], row["train/total"]) for row in csv.DictReader(file)]
+    assert rows == [("0", "5.0"), ("1", "4.0"), ("2", "2.0")]
+
+
 def draw_validation(is_global_zero: bool, has_labels: bool = True, has_detections: bool = True) -> list[np.ndarray]:
     """The pictures of a validation batch with one frame, in which the detector finds something beside the object."""
     module, batch = build_module(), make_batch(draw_counts(1, 1), [0], [True])
