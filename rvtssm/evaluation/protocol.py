@@ -102,7 +102,7 @@ def scoring_rules(spec: DatasetSpec) -> str:
     diagonal = spec.min_diagonal_px / spec.downsample
     # What the protocol leaves out.
     limits = []
-    if spec.skip_us:
+    if spec.skip_us > 0:
         limits.append(f"up to {spec.skip_us / 1e6:g} s")
     if side:
         limits.append(f"with a side under {side:g} px")

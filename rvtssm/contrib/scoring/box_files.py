@@ -22,7 +22,7 @@ from rvtssm.system.user_error import UserError
 _BOXES = "_bbox.npy"
 # Where the detections of a recording lie in a folder, after its name.
 _IN_FOLDER = (_BOXES, ".npy", ".jsonl", "/detections.npy", "/detections.jsonl")
-FrameTimes = Mapping[str, np.ndarray]
+_NO_TIME = -(1 << 62)  # earlier than all times
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _read_coco(path: Path, spec: DatasetSpec | None) -> LabelSet:
             advice = "add recording and t_us to the images, or leave dataset out"
             raise UserError("file.content", name=path, found=found, advice=advice)
         places: dict[int, tuple[str, int]] = {}
-        for number, image in enumerate(images):
+        for number, image in enumerate(images, start=1):  # since labels at time 0 may be too early to be scored
             place = (path.stem, number)
             if with_times:
                 place = str(image["recording"]), int(image["t_us"])
@@ -124,8 +124,8 @@ def _coco_spec(path: Path, spec: DatasetSpec | None, names: Mapping[int, str], i
     width = max((int(image.get("width", 0)) for image in images), default=0)
     height = max((int(image.get("height", 0)) for image in images), default=0)
     if spec is None:
-        # Without a side that is too small: every box of the file is scored.
-        spec = replace(SPEC, name=path.stem, height=height, width=width, min_side_px=0.0)
+        # No side is too small and no time too early: every box of the file is scored.
+        spec = replace(SPEC, name=path.stem, height=height, width=width, min_side_px=0.0, skip_us=_NO_TIME)
         return replace(spec, class_names=tuple(names.values()), class_ids=tuple(names))
     if sorted(names.values()) != sorted(spec.class_names):
         found = f"has the categories {', '.join(names.values())}"
@@ -147,7 +147,7 @@ def _coco_row(
         found = f"annotation {annotation.get('id')} is a crowd or is to be ignored, which is not scored here"
         raise UserError("file.content", name=path, found=found, advice="leave such annotations out")
     recording, t_us = places[int(annotation["image_id"])]
-    class_id = spec.disk_class_ids.index(int(annotation["category_id"]))
+    class_id = _class_of(path, int(annotation["category_id"]), spec.disk_class_ids, spec)
     left, top, width, height = map(float, annotation["bbox"])
     return recording, t_us, class_id, (left, top, width, height)
 
@@ -187,6 +187,10 @@ def read_detections(path: Path, labels: LabelSet, max_age_us: int) -> dict[str, 
         own = labels.labels[name]
         frames[name], number = _at_labels(by_time, np.union1d(own.t_us, own.empty_us), max_age_us)
         num_found += number
+        for frame in frames[name]:
+            if not (np.isfinite(frame.xyxy).all() and np.isfinite(frame.score).all()):
+                wrong = f"a box or a score of {name} at {frame.t_us} us is not finite"
+                raise UserError("file.content", name=path, found=wrong, advice="leave it out")
     if any(found.values()) and not num_found:
         advice = "score.max_age_ms=N scores each label with the newest boxes that are at most so old"
         raise UserError("file.content", name=path, found="no box has the time of a label", advice=advice)
@@ -225,7 +229,7 @@ def _add_coco(path: Path, labels: LabelSet, found: Mapping[str, dict[int, list[A
                 recording, t_us = only, int(box["image_id"])
             else:
                 raise UserError("file.kind", name=path, found="a COCO result for recordings", advice="give COCO labels")
-            class_id = labels.spec.disk_class_ids.index(int(box["category_id"]))
+            class_id = _class_of(path, int(box["category_id"]), labels.spec.disk_class_ids, labels.spec)
             xyxy = ltwh_to_xyxy(np.array([box["bbox"]], np.float32))[0]
             found[recording].setdefault(t_us, []).append((xyxy, float(box["score"]), class_id))
 
@@ -246,13 +250,17 @@ def _add_file(path: Path, spec: DatasetSpec, by_time: dict[int, list[Any]]) -> N
 def _add_array(path: Path, spec: DatasetSpec, by_time: dict[int, list[Any]]) -> None:
     boxes = read_boxes(path)
     xyxy = ltwh_to_xyxy(np.stack([boxes[name] for name in "xywh"], axis=1).astype(np.float32))
-    place = {disk_id: number for number, disk_id in enumerate(spec.disk_class_ids)}
     columns = boxes["t"].tolist(), xyxy, boxes["class_confidence"].tolist(), boxes["class_id"].tolist()
     for t_us, box, score, disk_id in zip(*columns, strict=True):
-        if disk_id not in place:
-            needed = f"{spec.name} has {', '.join(spec.names_on_disk)}"
-            raise UserError("file.content", name=path, found=f"class {disk_id}", needed=needed)
-        by_time.setdefault(t_us, []).append((box, score, place[disk_id]))
+        by_time.setdefault(t_us, []).append((box, score, _class_of(path, disk_id, spec.disk_class_ids, spec)))
+
+
+def _class_of(path: Path, asked: int | str, known: Sequence[int | str], spec: DatasetSpec) -> int:
+    """Return the class of a box by its id or its name; raise UserError if the dataset has no such class."""
+    if asked not in known:
+        needed = f"{spec.name} has {', '.join(map(' '.join, spec.names_on_disk.items()))}"
+        raise UserError("file.content", name=path, found=f"class {asked}", needed=needed)
+    return known.index(asked)
 
 
 def _add_lines(path: Path, spec: DatasetSpec, by_time: dict[int, list[Any]]) -> None:
@@ -262,4 +270,5 @@ def _add_lines(path: Path, spec: DatasetSpec, by_time: dict[int, list[Any]]) -> 
             window = json.loads(line)
             rows = by_time.setdefault(int(window["t_us"]), [])
             for box in window["detections"]:
-                rows.append((tuple(map(float, box["xyxy"])), float(box["score"]), spec.class_names.index(box["class"])))
+                class_id = _class_of(path, box["class"], spec.class_names, spec)
+                rows.append((tuple(map(float, box["xyxy"])), float(box["score"]), class_id))

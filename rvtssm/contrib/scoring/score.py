@@ -9,7 +9,7 @@ from rvtssm.cli.console import announce, console, say, say_written
 from rvtssm.cli.inputs import default_out, writable
 from rvtssm.cli.words import run_files
 from rvtssm.contrib.scoring.box_files import LabelSet, read_detections, read_labels
-from rvtssm.contrib.scoring.score_config import ScoreConfig, ScoreSettings
+from rvtssm.contrib.scoring.score_config import ScoreConfig, ScoreSettings, check_files
 from rvtssm.datasets import DATASETS, DatasetConfig, build_spec, custom
 from rvtssm.evaluation.breakdown import break_down
 from rvtssm.evaluation.coco import resample
@@ -64,8 +64,9 @@ def score(
         UserError: A file cannot be read, or does not fit the labels.
     """
     files = [detections] if isinstance(detections, str | Path) else list(detections)
-    first, *compared = map(str, files)
+    first, *compared = map(str, files or [""])
     options = ScoreConfig(first, str(labels), compared, **settings)
+    check_files(options)
     label_set = read_labels(Path(labels), _spec(Path(labels), DatasetConfig(dataset)))
     reports = _reports(options, label_set, seed, None if out is None else Path(out))
     if out is not None:

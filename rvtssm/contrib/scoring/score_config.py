@@ -37,10 +37,15 @@ class ScoreSettings(Config):
 
 def check_score(config: ScoreSettings) -> None:
     """Raise UserError if a file is not named, or one is named twice."""
+    check_files(config.score)
+
+
+def check_files(config: ScoreConfig) -> None:
+    """Do the same for settings of this section alone."""
     for name in ("detections", "labels"):
-        if not getattr(config.score, name):
+        if not getattr(config, name):
             raise UserError("setting.missing", name=f"score.{name}", advice="give DETECTIONS and LABELS")
-    files = [config.score.detections, *config.score.compared]
+    files = [config.detections, *config.compared]
     if len(set(files)) != len(files):
         raise UserError(
             "setting.conflict", name="score.compared", found=files[1:], needed="each file of boxes is named once"

@@ -130,7 +130,9 @@ def test_several_detectors_are_compared_in_pairs(recordings, tmp_path, capsys):
         (lambda labels, found: labels["images"][0].pop("t_us"), "file.damaged", "some images"),
         (lambda labels, found: labels["images"][1].update(id=1), "file.damaged", "the same id"),
         (lambda labels, found: labels.pop("categories"), "file.damaged", "not a COCO data set"),
-        (lambda labels, found: found[0].update(category_id=9), "file.damaged", "not a COCO result"),
+        (lambda labels, found: labels["annotations"][0].update(category_id=9), "file.content", "class 9; "),
+        (lambda labels, found: found[0].update(category_id=9), "file.content", "class 9; "),
+        (lambda labels, found: found[0].update(score=float("nan")), "file.content", "not finite"),
         (lambda labels, found: found[0].pop("score"), "file.damaged", "not a COCO result"),
     ],
 )
@@ -142,6 +144,29 @@ def test_what_is_not_in_a_written_form_is_refused(recordings, tmp_path, spoil, k
     detections.write_text(json.dumps(found))
     with raises(key, about):
         rvtssm.score(detections, labels)
+
+
+@pytest.mark.parametrize("with_times", [False, True])
+def test_the_first_image_counts_like_the_others(tmp_path, with_times):
+    """Of four boxes, one in each image, the first one is not found. Images are numbered, or begin at time 0."""
+    images, boxes = [], []
+    for number in range(4):
+        images.append({"id": number + 7, "width": 96, "height": 64})
+        if with_times:
+            images[-1].update(recording="walk", t_us=50_000 * number)
+        boxes.append({"id": number, "image_id": number + 7, "category_id": 1, "bbox": [1, 1, 20, 20], "score": 0.9})
+    content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "person"}]}
+    (tmp_path / "labels.json").write_text(json.dumps(content))
+    (tmp_path / "found.json").write_text(json.dumps(boxes[1:]))
+    (report,) = rvtssm.score(tmp_path / "found.json", tmp_path / "labels.json", bootstrap=0).values()
+    assert report.rows[0]["AP"] == pytest.approx(76 / 101) and report.conditions["scored"].startswith("4 boxes; all")
+
+
+def test_detections_are_named_and_named_once(tmp_path):
+    with raises("setting.missing", "score.detections"):
+        rvtssm.score([], tmp_path)
+    with raises("setting.conflict", "named once"):
+        rvtssm.score([tmp_path, tmp_path], tmp_path)
 
 
 def test_other_files_and_classes_are_refused_by_name(recordings, tmp_path):
