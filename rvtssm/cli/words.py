@@ -18,9 +18,9 @@ import yaml
 
 from rvtssm.cli.composition import fields_by_key, full_words, is_path, leaves
 from rvtssm.cli.config import DECIDED, Config
-from rvtssm.cli.verbs import verbs_that_read
+from rvtssm.cli.verbs import GROUPS, verbs_that_read
 from rvtssm.events.windows import WindowsConfig
-from rvtssm.models import MODEL_SIZES, ModelConfig
+from rvtssm.models import MODEL_SIZES, PRESETS, ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
 from rvtssm.system.files import did_you_mean, processor, written_by
@@ -170,8 +170,13 @@ def with_settings_files(verb: str, words: list[str]) -> list[str]:
             settings += _words_of(verb, Path(word.removeprefix(_CONFIG)).expanduser())
         else:
             named.append(word)
-    # Words of the command line count more than those of files.
-    keys = {word.partition("=")[0] for word in named}
+    # Words of the command line count more than those of files, and so does all that a choice among them sets.
+    keys = set()
+    for word in named:
+        key, _, value = word.partition("=")
+        keys |= {key, GROUPS.get(key, key)}
+        if key == "model":
+            keys.update(f"model.{name}" for name in PRESETS.get(value, ()))
     return [word for word in settings if word.partition("=")[0] not in keys] + named
 
 

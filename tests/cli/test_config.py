@@ -261,6 +261,16 @@ def test_a_file_of_settings_is_what_config_prints_and_words_win(tmp_path, printe
     assert printed_by("live", f"config={tmp_path / 'again.yaml'}", "--config") == shown[0]
 
 
+def test_a_choice_wins_over_what_a_file_says_of_all_that_it_sets(tmp_path, printed_by):
+    """Also over the sizes of a preset, which `--config` prints one by one."""
+    (tmp_path / "base.yaml").write_text(printed_by("train", "model=base", "temporal=s5", "--config"))
+    (tmp_path / "short.yaml").write_text("model: {size: small, mixer: ssm2d}\ntemporal: {name: s4}\n")
+    choices = ["model=tiny", "temporal=lstm", "mixer=attention"]
+    expected = printed_by("train", *choices, "--config")
+    for name in ("base", "short"):
+        assert printed_by("train", f"config={tmp_path / name}.yaml", *choices, "--config") == expected
+
+
 def test_texts_of_a_settings_file_stand_as_they_are(tmp_path):
     """No comma, bracket or `=` of a text or a path means anything there, and a setting may hold a dict."""
     (tmp_path / "run.yaml").write_text(
