@@ -224,7 +224,7 @@ class Session:
             if run is not None and "precision" in command:
                 detector = self._detector(run.source)
                 detector.load_state_dict(run.detector.state_dict())
-                run.detector = detector
+                run.use(detector)
             elif run is not None:
                 run.detector.windows = checkpoint.windows_at(self.hz, self.window)
         if "speed" in command:
