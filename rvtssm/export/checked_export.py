@@ -9,13 +9,14 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from rvtssm.export import OPSETS
+from rvtssm.export import OPSETS, precisions
 from rvtssm.export import export_detector as conversion
 from rvtssm.export.exported import largest_difference, read_exported, read_weights_file
 from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.system.files import staging_folder
+from rvtssm.system.limits import check_choice
 from rvtssm.system.user_error import UserError
 
 CHECK_STEPS = 10  # steps for which file and PyTorch are compared, with carried state and at changing rates
@@ -70,9 +71,10 @@ def export_detector(
     Raises:
         UserError: The format cannot hold the detector or the precision, or its results differ from those of PyTorch.
     """
+    check_choice("precision", precision, precisions())
     loaded = read_weights_file(checkpoint)
     out = Path(out)
-    if out.suffix == SAFETENSORS:
+    if out.suffix == SAFETENSORS and SAFETENSORS in precisions()[precision].suffixes:
         write_weights(loaded, out, precision)
     else:
         frame_hw = height or loaded.spec.frame_height, width or loaded.spec.frame_width

@@ -285,6 +285,16 @@ def test_an_unknown_precision_of_an_exported_file_is_refused():
         read_exported("model.onnx", precision="bfloat16")
 
 
+@pytest.mark.parametrize(
+    ("name", "precision", "key"),
+    [("a.onnx", "fp16", "choice"), ("a.safetensors", "fp16", "choice"), ("a.safetensors", "int8", "conflict")],
+)
+def test_a_precision_that_a_file_cannot_have_is_refused_in_python_too(tmp_path, name, precision, key):
+    with raises(f"setting.{key}", "precision"):
+        checked_export.export_detector("street-tiny", tmp_path / name, precision=precision)
+    assert not list(tmp_path.iterdir())
+
+
 class _Command:
     """Creates the file `ran` when it is unpickled."""
 
