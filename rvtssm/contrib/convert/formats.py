@@ -111,7 +111,7 @@ def write_evt3(path: Path, blocks: Iterable[Events], height: int, width: int) ->
                 if start in far:
                     upper = np.arange(latest_high + 1, int(high[start]) + 1) & _EVT3_MASK | _TIME_HIGH << 12
                     file.write(upper.astype("<u2").tobytes())
-                    latest_high = int(high[start])
+                    latest_high, latest_low = int(high[start]), -1  # a reader forgets the lower time at an upper one
                 if start < stop:
                     piece = events[start:stop]
                     file.write(_evt3_words(piece, latest_high, latest_low, latest_row).astype("<u2").tobytes())
