@@ -41,6 +41,7 @@ from rvtssm.system.files import atomic_file
 from rvtssm.system.output_folder import free_number, locked, numbered_name
 from rvtssm.system.user_error import UserError, in_one_line
 
+_STATUS = "status.json"
 _SHOWN_EVERY_S = 0.5
 _STATUS_EVERY_S = 5.0
 _TOLD_EVERY_S = 60.0
@@ -62,6 +63,7 @@ def live(config: Config, as_json: bool = False) -> int:
         with locked(out):
             # An earlier run in the folder keeps its files.
             number = free_number(out, [*result_file_names(config.live.formats), "live.json"])
+            _check_status(out / _STATUS)
             with changing_line("preparing the detector"):
                 session = _Session(config, source, opened, checkpoint, as_json)
             why = None
@@ -76,7 +78,7 @@ def live(config: Config, as_json: bool = False) -> int:
             broke_off = session.run(out, number)
             summary = session.summary(broke_off)
             is_written = _has_written(out / numbered_name("live.json", number), summary)
-            (out / "status.json").unlink(missing_ok=True)
+            (out / _STATUS).unlink(missing_ok=True)
     # Programs read standard output, so that people read the rest.
     for line in [*summary.lines(), f"in {out}"]:
         (tell if as_json else say)(line)
@@ -85,6 +87,16 @@ def live(config: Config, as_json: bool = False) -> int:
     if summary.broke_off:
         say_error(f"{summary.broke_off}; what was found before is kept")
     return 2 if summary.broke_off or not is_written else 0
+
+
+def _check_status(path: Path) -> None:
+    """Raise UserError for a file that this run would replace, unless it is the status of a run that was killed."""
+    with contextlib.suppress(FileNotFoundError, ValueError, TypeError):
+        if {"time_s", "pid", "host"} <= {*json.loads(path.read_text())}:
+            return
+    if path.exists():
+        found = "this file was written by someone else"
+        raise UserError("file.exists", name=path, found=found, advice="move it, or choose another folder with out=")
 
 
 def _has_written(path: Path, summary: RunSummary) -> bool:
@@ -205,7 +217,7 @@ class _Session:
         facts |= {"num_lost_packets": self.source.num_lost, "hz": self.hz, "hz_is_auto": self.hz_is_auto}
         # A status stays young for a while after its process was killed.
         writer = {"time_s": time.time(), "pid": os.getpid(), "host": socket.gethostname()}
-        with contextlib.suppress(OSError), atomic_file(folder / "status.json") as staged:
+        with contextlib.suppress(OSError), atomic_file(folder / _STATUS) as staged:
             staged.write_text(json.dumps({**writer, **facts}) + "\n")
 
     def _tell_minute(self) -> None:
@@ -230,6 +242,12 @@ class _Session:
         self._is_reload_asked = False
         try:
             _, checkpoint = weights_to_detect(self.config)
+            known = self._run.detector.checkpoint.spec.names_on_disk
+            now = checkpoint.spec.names_on_disk
+            # The files of this run name the classes of the weights before.
+            if [*now.items()] != [*known.items()]:
+                found = f"they know {', '.join(now.values())} in place of {', '.join(known.values())}"
+                raise UserError("weights.other_classes", found=found, advice="start live again to use them")
             detector = self._detector(checkpoint)
             detector.warm_up()
         except (UserError, OSError) as error:

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +28,7 @@ from rvtssm.detection.feed import Replay
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.predict_recording import predict_recording
 from rvtssm.models import PostprocessConfig
+from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.models.checkpoint_meta import usual_downsample
 from rvtssm.readers import open_recording
 from rvtssm.readers.dat import write_dat
@@ -476,9 +478,21 @@ def test_a_full_disk_is_told_once_and_detection_goes_on(weights, tmp_path, monke
     assert "not written, because the disk was full" in " ".join(shown.err.split())
 
 
-@pytest.mark.parametrize("are_weights_there", [True, False])
+@pytest.mark.parametrize("content", ['{"mine": 1}', "[1]", "7", "mine"])
+def test_a_status_of_someone_else_is_neither_replaced_nor_removed(weights, tmp_path, refused, plugged_in, content):
+    plugged_in()
+    (tmp_path / "status.json").write_text(content)
+    words = "live", f"checkpoint={weights}", f"out={tmp_path}"
+    assert "written by someone else" in " ".join("".join(refused(*words)).split())
+    assert (tmp_path / "status.json").read_text() == content and not (tmp_path / "live.json").exists()
+    (tmp_path / "status.json").write_text('{"time_s": 1, "pid": 1, "host": "a"}')  # of a run that was killed
+    plugged_in()
+    assert cli.main([*words]) == 0 and not (tmp_path / "status.json").exists()
+
+
+@pytest.mark.parametrize("weights_are", ["there", "gone", "of other classes"])
 def test_a_service_tells_its_minutes_and_loads_its_weights_again(
-    weights, tmp_path, monkeypatch, capsys, plugged_in, are_weights_there
+    weights, tmp_path, monkeypatch, capsys, plugged_in, weights_are
 ):
     own, step, statuses = tmp_path / "own.ckpt", LiveRun.step, []
     own.write_bytes(weights.read_bytes())
@@ -486,8 +500,12 @@ def test_a_service_tells_its_minutes_and_loads_its_weights_again(
     def step_and_ask(run):
         statuses.append((tmp_path / "out" / "status.json").is_file() and run.detector)
         if len(statuses) == 4:
-            if not are_weights_there:
+            if weights_are == "gone":
                 own.unlink()
+            elif weights_are == "of other classes":
+                read = read_checkpoint(own)
+                spec = replace(read.spec, class_names=read.spec.class_names[::-1])
+                write_checkpoint(own, read.detector, replace(read, spec=spec))
             signal.raise_signal(signal.SIGUSR1)
         return step(run)
 
@@ -498,9 +516,9 @@ def test_a_service_tells_its_minutes_and_loads_its_weights_again(
     assert cli.main(["live", f"checkpoint={own}", f"out={tmp_path / 'out'}", "--json"]) == 0
     shown = capsys.readouterr()
     detectors = {id(detector) for detector in statuses if detector}
-    assert len(detectors) == 1 + are_weights_there and not (tmp_path / "out" / "status.json").exists()
+    assert len(detectors) == 1 + (weights_are == "there") and not (tmp_path / "out" / "status.json").exists()
     assert re.search(r"\d{4}-\d\d-\d\dT.* INFO the last minute: \d+ windows?, \d+ box", shown.err)
-    said = "goes on with the weights that" if are_weights_there else "cannot be loaded again"
+    said = "goes on with the weights that" if weights_are == "there" else "cannot be loaded again"
     assert said in " ".join(shown.err.split())
     assert len(shown.out.splitlines()) >= 5
 
