@@ -15,6 +15,7 @@ from rvtssm.readers.faults import MANY_EVENTS, noted
 from rvtssm.readers.filters import FilterChain, Filters, Refractory
 from rvtssm.records import DatasetSpec
 from rvtssm.system.jit import jit
+from rvtssm.system.user_error import UserError
 
 _NUM_BINS = 2048  # the most bins of the rate over time
 _SHORTEST_BIN_US = 1000
@@ -135,7 +136,8 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
     num_repeated = 0
     first_us = None
     with closing(recording):
-        for block in FilterChain(filters, recording.height, recording.width).blocks(recording.blocks()):
+        chain = FilterChain(filters, recording.height, recording.width)
+        for block in chain.blocks(recording.blocks()):
             if first_us is None:
                 first_us = int(block.t[0])
                 gap[2] = first_us
@@ -146,6 +148,9 @@ def inspect_recording(recording: Recording, has_checksum: bool = False, filters:
                 bin_us *= 2
             _add(block.t, block.x, block.y, block.p, first_us, bin_us, rate, pixels, gap)
             num_repeated += len(block) - int(np.count_nonzero(repeats.keep(block, repeats_state)))
+        if first_us is None and chain.num_events:
+            found = f"the filters remove all of its {chain.num_events} events"
+            raise UserError("events.none", name=recording.path, found=found, advice="leave some of filters= out")
         if first_us is None:
             raise recording.error_without_events()
         digest = _digest(recording, filters) if has_checksum else None

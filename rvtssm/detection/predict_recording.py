@@ -173,7 +173,7 @@ class RecordingRun:
                 yield result
                 advance(1)
         if self.source.events.is_live:
-            _check_stream(self.source, self.tally.num_events)
+            _check_stream(self.source, self.detector.filters.num_events)  # before any of them was removed
 
     def summary(self, interrupted: str = "", files: tuple[str, ...] = ()) -> RunSummary:
         """Return the record of the run, which has ended."""

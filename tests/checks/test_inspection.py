@@ -99,6 +99,12 @@ def test_faults_are_told(tmp_path):
     assert (found["backward_steps"], found["out_of_frame"], found["truncated_bytes"]) == (98, 1, 3)
 
 
+def test_a_recording_whose_events_are_all_filtered_out_is_not_called_empty(tmp_path):
+    events = to_events([0, 900_000], [1, WIDTH - 1], [1, HEIGHT - 1], [1, 1])
+    with raises("events.none", "filters remove all of its 2 events; leave some of filters= out"):
+        inspected(tmp_path / "a.dat", events, filters=["background"])
+
+
 def test_a_recording_without_events_is_an_error(tmp_path):
     with raises("events.none"):
         inspected(tmp_path / "a.dat", random_events(0))

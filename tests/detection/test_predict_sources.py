@@ -294,6 +294,21 @@ def test_a_stream_of_something_else_is_refused_at_its_end(checkpoint, tmp_path, 
     assert not (tmp_path / "out").exists()
 
 
+def test_a_stream_whose_events_are_all_filtered_out_has_no_boxes_like_a_file(checkpoint, tmp_path, monkeypatch):
+    """The events are far apart in time and space."""
+    times_us = np.arange(0, 2_000_000, 100_000)
+    x, y = (7 * np.arange(20)) % 64, (5 * np.arange(20)) % 48
+    path = tmp_path / "events_td.dat"
+    write_dat(path, [Events(times_us, x.astype(np.uint16), y.astype(np.uint16), np.ones(20, np.uint8))], 48, 64)
+    found = []
+    for source in (path, "-"):
+        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(path.read_bytes())))
+        out = tmp_path / f"out{len(found)}"
+        summary = predict_recording(checkpoint, source, out, **LINES_ONLY, filters=["background"], progress=False)
+        found.append((summary.num_windows, summary.num_events, summary.removed, summary.broke_off))
+    assert found[0] == found[1] == (0, 0, {"background": 1.0}, "")
+
+
 # DSEC sequences
 
 
