@@ -16,6 +16,7 @@ from rvtssm.detection.result_files import ResultContext, Write
 from rvtssm.detection.window_results import WindowResult
 from rvtssm.records import Detections
 from rvtssm.system.extras import check_extra
+from rvtssm.system.output_folder import free_number, numbered_name
 from rvtssm.system.user_error import UserError
 
 TOPIC = "/detections"
@@ -60,7 +61,9 @@ def open_detection_bag(path: Path, context: ResultContext) -> Iterator[Write]:
     store = get_typestore(Stores.ROS2_HUMBLE)
     for kind, definition in _DEFINITIONS.items():
         store.register(get_types_from_msg(definition, kind))
-    folder = path.with_suffix(".folder")  # the library writes the folder of a bag
+    # The library writes the folder of a bag; that of a run that was killed stays, because it holds what was found.
+    name = f"{path.stem}.folder"
+    folder = path.with_name(numbered_name(name, free_number(path.parent, [name])))
     with Writer(folder, version=9, storage_plugin=StoragePlugin.MCAP) as writer:
         connection = writer.add_connection(TOPIC, _ARRAY, typestore=store)
 

@@ -345,6 +345,12 @@ def write(folder: Path, *found: Detections) -> None:
             append(WindowResult(frame, frame.t_us - 50_000, (48, 64), SMALL))
 
 
+def test_what_a_killed_run_has_written_stays_beside_the_next_one(tmp_path):
+    (tmp_path / "detections.folder").mkdir()
+    write(tmp_path, detections(50_000))
+    assert {path.name for path in tmp_path.iterdir()} == {"detections.folder", "detections.mcap"}
+
+
 def detections(t_us: int, track_id: np.ndarray | None = None) -> Detections:
     boxes = np.array([[1, 2, 5, 7], [10, 20, 30, 40]], np.float32)
     return Detections(boxes, np.array([0.75, 0.5], np.float32), np.array([0, 1]), t_us, track_id)
