@@ -288,17 +288,16 @@ class StreamDetector(WindowDetector):
         Raises:
             UserError: With skip="never", whose pending events are counted ahead, or with filters.
         """
-        if self._counts_ahead or self.filters.filters:
-            found = 'a detector with filters or skip="never" has no state to store'
-            raise UserError("setting.conflict", found=found, advice="use neither")
+        self._check_storable()
         return self._state() | {"windows": repr(self.windows)} | self._clock.times()
 
     def load_state_dict(self, stored: dict[str, Any]) -> None:
         """Continue from a `state_dict`.
 
         Raises:
-            UserError: The sensor, the weights or the detector differs.
+            UserError: The sensor, the weights or the detector differs, or this one has filters or skip="never".
         """
+        self._check_storable()
         if missing := [name for name in (*STORED, "windows", *CLOCK_TIMES) if name not in stored]:
             found = f"the stored state lacks {', '.join(missing)}"
             raise UserError("memory.other_state", found=found, advice="give the result of `state_dict`")
@@ -307,6 +306,11 @@ class StreamDetector(WindowDetector):
         # Another rate begins at the end of the last window.
         if stored["windows"] != repr(self.windows):
             self._clock.change_windows(self.windows)
+
+    def _check_storable(self) -> None:
+        if self._counts_ahead or self.filters.filters:
+            found = 'a detector with filters or skip="never" has no state to store'
+            raise UserError("setting.conflict", found=found, advice="use neither")
 
     @property
     def end_of_last_events_us(self) -> int | None:

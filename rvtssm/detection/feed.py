@@ -159,12 +159,15 @@ class Feed(LiveSource):
         """Let a packet wait. If there is no room for long, drop the oldest ones."""
         with self._changed:
             self._changed.wait_for(lambda: self._num_waiting < _MOST_WAITING or self.is_ended, _LONGEST_WAIT_S)
-            while self._num_waiting >= _MOST_WAITING:
-                dropped = len(self._waiting.popleft().events)
-                self._num_waiting -= dropped
-                self.num_lost_events += dropped
-                self._num_dropped += 1
             self._waiting.append(arrival)
+            while self._num_waiting >= _MOST_WAITING:
+                oldest = self._waiting.popleft()
+                self._num_waiting -= len(oldest.events)
+                self.num_lost_events += len(oldest.events)
+                self._num_dropped += 1
+                # What follows a jump of the clock is still a new stream.
+                if oldest.is_restart:
+                    self._waiting[0] = replace(self._waiting[0], is_restart=True)
             self._num_waiting += len(arrival.events)
             self._changed.notify_all()
 

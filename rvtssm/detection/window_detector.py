@@ -131,6 +131,7 @@ class WindowDetector:
             "tracks": None if self.tracker is None else self.tracker.state_dict(),
             "streams": self._network.streams.state_dict(),
             "sensor_hw": list(self.sensor_hw),
+            "tiles": self.tiles,
             "pending": [*map(torch.from_numpy, self._counter.state())],
             "is_first": self._network.is_first,
             "was_silent": self._was_silent,
@@ -148,6 +149,9 @@ class WindowDetector:
             found = f"the stored state is for a sensor of {in_pixels(stored['sensor_hw'])} pixels"
             needed = f"this detector has {in_pixels(self.sensor_hw)}"
             raise UserError("memory.other_state", found=found, needed=needed, advice="use the same height and width")
+        if stored.get("tiles", self.tiles) != self.tiles:  # states of earlier versions do not say it
+            found = f"the stored state is of tiles={stored['tiles']}, and this detector has tiles={self.tiles}"
+            raise UserError("memory.other_state", found=found, advice="give both the same tiles=")
         self._network.streams.load_state_dict(stored["streams"])
         self._counter.load_state(tuple(array.numpy() for array in stored["pending"]))
         self._network.is_first = stored["is_first"]

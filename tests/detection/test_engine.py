@@ -416,6 +416,13 @@ def test_what_does_not_fit_is_refused(live_checkpoint, draw_events):
         live(checkpoint).load_state_dict(larger.state_dict())
     with raises("memory.other_state"):
         live(checkpoint).load_state_dict(checkpoint.detector.state_dict())
+    square = [StreamDetector(checkpoint, 96, 96, downsample=1, tiles=tiles) for tiles in ("2x1", "1x2")]
+    square[0].push(draw_events())  # the states have the same shapes
+    with raises("memory.other_state", "tiles"):
+        square[1].load_state_dict(square[0].state_dict())
+    for how in ({"skip": "never"}, {"filters": ["background"]}):
+        with raises("setting.conflict", "use neither"):
+            live(checkpoint, **how).load_state_dict(live(checkpoint).state_dict())
     with raises("setting.out_of_range"):
         live(checkpoint, windows=WindowSettings(61e6))
 

@@ -293,6 +293,26 @@ def test_the_oldest_events_are_dropped_and_counted_if_too_many_wait(draw_events,
     assert (feed.num_lost, feed.num_lost_events) == (7, 700)
 
 
+def test_a_jump_of_the_clock_in_dropped_events_still_begins_a_new_stream(predictor, draw_events, monkeypatch):
+    monkeypatch.setattr(feed_module, "_MOST_WAITING", 300)
+    monkeypatch.setattr(feed_module, "_LONGEST_WAIT_S", 0.0)
+    first, *later = draw_events(100), *cut(draw_events(1_000, start_us=1_000_000), 10)
+    is_taken = threading.Event()
+
+    def sent():
+        yield first
+        is_taken.wait()
+        yield from later
+
+    run = LiveRun(Feed(PythonSource(sent(), HEIGHT, WIDTH)), predictor.stream(HEIGHT, WIDTH, latest=True))
+    run.source.begin()
+    while run.now_us is None:
+        run.step()
+    is_taken.set()
+    run.source._thread.join()
+    assert run.step().t_us <= later[-1].t[-1] and (run.num_restarts, run.source.num_lost) == (1, 7)
+
+
 class Silent(LiveSource):
     """Sends what it is given, on a clock that a test sets. It does not say that time passes."""
 
