@@ -222,6 +222,19 @@ def test_a_foreign_or_damaged_file_is_one_line(tmp_path, changes, kind):
         read_glb(write_glb(tmp_path / "car.glb", *boxes_mesh(((-1, 0, -2), (1, 1.5, 2))), **changes))
 
 
+def test_joints_and_vertices_that_are_not_there_are_not_read(tmp_path):
+    """Compiled loops would read memory beyond the arrays."""
+    num_vertices = len(boxes_mesh(((-0.2, 0.9, -0.15), (0.2, 1.7, 0.15)), ((-0.1, 0, -0.1), (0.1, 0.9, 0.1)))[0])
+    with raises("file.damaged", about="lacks joints"):
+        read_glb(write_person(tmp_path / "p.glb", joints=np.full(num_vertices, 250)))
+    whole = write_person(tmp_path / "p.glb").read_bytes()
+    count = b'"count": %d, "type": "VEC4"' % num_vertices
+    assert whole.count(count) == 2
+    (tmp_path / "p.glb").write_bytes(whole.replace(count, count.replace(b"%d" % num_vertices, b"%2d" % 9), 1))
+    with raises("file.damaged", about="lack numbers"):
+        read_glb(tmp_path / "p.glb")
+
+
 def test_noise_in_a_file_never_ends_in_a_traceback(tmp_path):
     whole = bytearray(write_person(tmp_path / "p.glb").read_bytes())
     rng = RNG(0)

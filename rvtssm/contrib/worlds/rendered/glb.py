@@ -5,6 +5,7 @@ compression, textures inside of the file, and rotations of joints with linear in
 """
 
 import json
+import math
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,7 +167,7 @@ class _File:
             faces = self._array(primitive["indices"]).reshape(-1, 3).astype(np.int64)
         else:
             faces = np.arange(len(vertices)).reshape(-1, 3)
-        if not np.isfinite(vertices).all() or faces.size == 0 or faces.max() >= len(vertices):
+        if not np.isfinite(vertices).all() or faces.size == 0 or faces.min() < 0 or faces.max() >= len(vertices):
             raise ValueError("its triangles are not valid")
         uv = np.zeros((len(vertices), 2))
         if "TEXCOORD_0" in attributes:
@@ -176,6 +177,12 @@ class _File:
             joints = self._array(attributes["JOINTS_0"]).astype(np.int64)
             weights = self._array(attributes["WEIGHTS_0"])
             weights = weights / np.maximum(weights.sum(1, keepdims=True), 1e-9)
+            num_joints = min((len(skin["joints"]) for skin in self.document.get("skins", ())), default=math.inf)
+            if joints.min() < 0 or joints.max() >= num_joints:
+                raise ValueError("its skeleton lacks joints")
+        # Compiled loops read all of these by the number of a vertex.
+        if any(rows is not None and len(rows) != len(vertices) for rows in (uv, joints, weights)):
+            raise ValueError("its vertices lack numbers")
         grey, texture, opacity, is_two_sided = self._material(primitive)
         return Surface(vertices, faces, uv, grey, texture, opacity, is_two_sided, joints, weights)
 
