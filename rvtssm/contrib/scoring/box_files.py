@@ -146,7 +146,7 @@ def _coco_row(
     if annotation.get("iscrowd") or annotation.get("ignore"):
         found = f"annotation {annotation.get('id')} is a crowd or is to be ignored, which is not scored here"
         raise UserError("file.content", name=path, found=found, advice="leave such annotations out")
-    recording, t_us = places[int(annotation["image_id"])]
+    recording, t_us = _image_of(path, annotation, places)
     class_id = _class_of(path, int(annotation["category_id"]), spec.disk_class_ids, spec)
     left, top, width, height = map(float, annotation["bbox"])
     return recording, t_us, class_id, (left, top, width, height)
@@ -224,7 +224,7 @@ def _add_coco(path: Path, labels: LabelSet, found: Mapping[str, dict[int, list[A
     ):
         for box in content:
             if labels.images:
-                recording, t_us = labels.images[int(box["image_id"])]
+                recording, t_us = _image_of(path, box, labels.images)
             elif only is not None:
                 recording, t_us = only, int(box["image_id"])
             else:
@@ -232,6 +232,15 @@ def _add_coco(path: Path, labels: LabelSet, found: Mapping[str, dict[int, list[A
             class_id = _class_of(path, int(box["category_id"]), labels.spec.disk_class_ids, labels.spec)
             xyxy = ltwh_to_xyxy(np.array([box["bbox"]], np.float32))[0]
             found[recording].setdefault(t_us, []).append((xyxy, float(box["score"]), class_id))
+
+
+def _image_of(path: Path, box: Any, images: Mapping[int, tuple[str, int]]) -> tuple[str, int]:
+    """Return recording and time of the image of a box; raise UserError if there is no such image."""
+    number = int(box["image_id"])
+    if number not in images:
+        needed = "image_id is the id of one of the images of the labels"
+        raise UserError("file.content", name=path, found=f"image_id {number}", needed=needed)
+    return images[number]
 
 
 def _add_file(path: Path, spec: DatasetSpec, by_time: dict[int, list[Any]]) -> None:

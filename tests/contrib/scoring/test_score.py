@@ -133,6 +133,8 @@ def test_several_detectors_are_compared_in_pairs(recordings, tmp_path, capsys):
         (lambda labels, found: labels["annotations"][0].update(category_id=9), "file.content", "class 9; "),
         (lambda labels, found: found[0].update(category_id=9), "file.content", "class 9; "),
         (lambda labels, found: found[0].update(score=float("nan")), "file.content", "not finite"),
+        (lambda labels, found: labels["annotations"][0].update(image_id=-9), "file.content", "image_id -9; "),
+        (lambda labels, found: found[0].update(image_id=-9), "file.content", "image_id -9; "),
         (lambda labels, found: found[0].pop("score"), "file.damaged", "not a COCO result"),
     ],
 )
