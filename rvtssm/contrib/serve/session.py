@@ -337,7 +337,7 @@ def sensor_side(value: Any) -> int | None:
 
 
 def _number(value: Any, lowest: float, highest: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         found = f"the page sent {value!r} instead of a number"
         raise UserError("serve.page", found=found, advice="reload it")
     return float(min(max(value, lowest), highest))
