@@ -102,7 +102,7 @@ def best_scores(
         filters: As in `choose_downsample`.
 
     Returns:
-        (N,) float32, 0 for a window without a box.
+        (N,) float32, 0 for a window without a box; at least one number.
     """
     config = PostprocessConfig(min_score=SHOWN_SCORE, max_detections=1)
     windows = checkpoint.windows_at(reduce=reduce)
@@ -117,7 +117,8 @@ def best_scores(
         skip="never",
     )
     closed_us = until_us + detector.windows.includes_end  # an event at the end may belong to the last window
-    return np.array([window.score.max(initial=0) for window in detector.push(events, closed_us)], np.float32)
+    best = [window.score.max(initial=0) for window in detector.push(events, closed_us)]
+    return np.array(best or [0], np.float32)  # of no window if filters leave no event
 
 
 NUM_TIMED = 10  # windows for hz=auto

@@ -302,6 +302,14 @@ def test_every_window_is_tried_also_the_last_one(live_checkpoint, draw_events, c
     assert len(module.best_scores(weights, events, (48, 64), 1, until_us=7_100_000)) == 2
 
 
+@pytest.mark.filterwarnings("error")
+def test_filters_that_leave_no_event_leave_the_usual_reduction(live_checkpoint):
+    checkpoint = live_checkpoint()
+    source = EventsInMemory(event_examples.to_events([0, 150_000], [1, 600], [1, 400], [1, 1]), 480, 640)
+    usual = downsample_by_size(checkpoint, 480, 640)
+    assert choose_downsample(checkpoint, source, filters=["background"]) == usual > 1
+
+
 def test_the_sensor_of_the_training_and_smaller_ones_are_not_reduced_otherwise(live_checkpoint, draw_events):
     for hw in ((48, 64), (50, 70)):
         assert choose_downsample(live_checkpoint(), EventsInMemory(draw_events(), *hw)) == 1
