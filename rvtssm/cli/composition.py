@@ -53,9 +53,10 @@ def compose(words: Sequence[str], verb: str = "") -> Config:
     paths, others = split_paths(words, verb)
     # A run that goes on has its own words; what is typed wins over them.
     if verb == "train" and paths.get("resume") == "auto":
-        from rvtssm.cli.words import words_of_run
+        from rvtssm.cli.words import below, words_of_run
 
-        paths, others = split_paths([*words_of_run(Path(paths.get("out") or "outputs/train"), verb), *words], verb)
+        of_run = words_of_run(Path(paths.get("out") or "outputs/train"), verb)
+        paths, others = split_paths([*below(words, of_run), *words], verb)
     # The only composition.
     register_schema(settings_class(verb))
     with hydra.initialize_config_dir(str(configs_dir()), version_base="1.3"):

@@ -9,7 +9,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -170,14 +170,21 @@ def with_settings_files(verb: str, words: list[str]) -> list[str]:
             settings += _words_of(verb, Path(word.removeprefix(_CONFIG)).expanduser())
         else:
             named.append(word)
-    # Words of the command line count more than those of files, and so does all that a choice among them sets.
+    return [*below(named, settings), *named]
+
+
+def below(named: Iterable[str], words: Iterable[str]) -> list[str]:
+    """Return the words of a file without those that words of the command line replace.
+
+    A choice among these, such as `model=tiny`, replaces all that it sets.
+    """
     keys = set()
     for word in named:
         key, _, value = word.partition("=")
         keys |= {key, GROUPS.get(key, key)}
         if key == "model":
             keys.update(f"model.{name}" for name in PRESETS.get(value, ()))
-    return [word for word in settings if word.partition("=")[0] not in keys] + named
+    return [word for word in words if word.partition("=")[0] not in keys]
 
 
 def _words_of(verb: str, path: Path) -> Iterator[str]:

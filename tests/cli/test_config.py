@@ -271,6 +271,17 @@ def test_a_choice_wins_over_what_a_file_says_of_all_that_it_sets(tmp_path, print
         assert printed_by("train", f"config={tmp_path / name}.yaml", *choices, "--config") == expected
 
 
+def test_a_choice_wins_over_the_words_of_the_run_that_goes_on(tmp_path):
+    """So that a run of another model is refused, and does not go on as if nothing had been typed."""
+    of_run = ["model.size=tiny", "model.embed_dim=32", "temporal.name=s5", "training.steps=7"]
+    (tmp_path / "overrides.yaml").write_text(yaml.safe_dump(of_run))
+    (tmp_path / "environment.json").write_text('{"verb": "train"}')
+    for typed, expected in (([], ("tiny", 32, "s5", 7)), (["model=small", "temporal=lstm"], ("small", 48, "lstm", 7))):
+        config = compose([f"out={tmp_path}", "resume=auto", *typed], "train")
+        model = config.model
+        assert (model.size, model.embed_dim, config.temporal.name, config.training.steps) == expected
+
+
 def test_texts_of_a_settings_file_stand_as_they_are(tmp_path):
     """No comma, bracket or `=` of a text or a path means anything there, and a setting may hold a dict."""
     (tmp_path / "run.yaml").write_text(
