@@ -57,7 +57,7 @@ class ColumnsRecording(Recording):
     """
 
     is_unit_fixed = False
-    options_used = ("columns",)
+    options_used: tuple[str, ...] = ("columns",)
     most_rows = 1 << 62  # that are read at once
 
     def __init__(self, gate: Gate, num_rows: int, truncated_bytes: int = 0) -> None:
