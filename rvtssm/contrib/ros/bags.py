@@ -6,8 +6,11 @@ several event topics is opened as `FILE:/TOPIC`. Times are those of the events, 
 
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from rvtssm.contrib.ros.event_messages import (
     ARRAYS,
@@ -18,7 +21,7 @@ from rvtssm.contrib.ros.event_messages import (
     read_message,
 )
 from rvtssm.readers import Reader
-from rvtssm.readers.gate import POSITION, EventBuffer, Gate, State
+from rvtssm.readers.gate import MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
 from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
@@ -91,17 +94,28 @@ class BagRecording(Recording):
         bag = self._file()
         num_kept = 0
         while state[POSITION] < self._num_units and len(buffer.t) - num_kept >= self.smallest_block:
-            log_ns, message = bag.message_after(int(state[_LOG_NS]), int(state[_NUM_AT_LOG]))
+            place, message = bag.message_after(int(state[_LOG_NS]), int(state[_NUM_AT_LOG]))
             self._check(message)
-            num_kept += decode_message(message, state, self._gate, buffer.after(num_kept))
+            next_times = partial(self._next_times, state)
+            num_kept += decode_message(message, state, self._gate, buffer.after(num_kept), next_times)
             if state[DONE] < len(message):
                 continue
-            if log_ns != state[_LOG_NS]:
-                state[_NUM_AT_LOG] = 0
-            state[_NUM_AT_LOG] += 1
-            state[_LOG_NS], state[DONE] = log_ns, 0
+            state[_LOG_NS], state[_NUM_AT_LOG] = place
+            state[DONE] = 0
             state[POSITION] += 1
         return num_kept
+
+    def _next_times(self, state: State) -> Column:
+        """Return the times of the next events, of as many messages as it takes."""
+        times = np.empty(0, np.int64)
+        place, done = (int(state[_LOG_NS]), int(state[_NUM_AT_LOG])), int(state[DONE])
+        for _ in range(int(state[POSITION]), self._num_units):
+            place, message = self._file().message_after(*place)
+            times = np.r_[times, message.columns[0][done : done + MOST_STRAYS - len(times)]]
+            if len(times) == MOST_STRAYS:
+                break
+            done = 0
+        return times
 
     def _check(self, message: EventMessage) -> None:
         if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
@@ -184,7 +198,7 @@ class _Bag:
             self._reader.open()
         self._messages: Iterator[Any] = iter(())
         self._place = self._next_place = (-1, -1)
-        self._message: tuple[int, EventMessage] | None = None
+        self._message: EventMessage | None = None
 
     def choose(self, asked: str | None) -> "_Bag":
         """Read this topic from now on; None chooses the only topic with events. Raise UserError if that is unclear."""
@@ -216,8 +230,8 @@ class _Bag:
             raise UserError("events.none", name=self._path, found=found, needed=needed)
         return topics
 
-    def message_after(self, log_ns: int, num_at_log: int) -> tuple[int, EventMessage]:
-        """Return the log time and the content of the message after a place.
+    def message_after(self, log_ns: int, num_at_log: int) -> tuple[tuple[int, int], EventMessage]:
+        """Return the content of the message after a place, and the place after it.
 
         Args:
             log_ns: Log time of a message.
@@ -243,11 +257,10 @@ class _Bag:
                     found = f"the time or the content of a message of {self.topic} is of another type ({types})"
                     raise UserError("file.damaged", name=self._path, found=found, advice="record it again")
                 with errors_about(f"{self._path}, message of {self.topic} at {at_ns} ns"):
-                    message = read_message(connection.msgtype, bytes(data), is_cdr=self.format == "ros2")
-                self._message = at_ns, message
+                    self._message = read_message(connection.msgtype, bytes(data), is_cdr=self.format == "ros2")
             self._place = place
             self._next_place = (at_ns, num_at_log + 1 if at_ns == log_ns else 1)
-        return self._message
+        return self._next_place, self._message
 
     def close(self) -> None:
         self._messages = iter(())  # a database with a query that has not ended cannot be closed

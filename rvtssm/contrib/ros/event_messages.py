@@ -7,6 +7,7 @@ slower. Sources: the definitions of these messages; OMG DDSI-RTPS 2.3, chapter 1
 """
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -228,7 +229,13 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
     return EventMessage(height, width, encoding, no_words, columns, frame_id, stamp_us, base_ns // 1000, number)
 
 
-def decode_message(message: EventMessage, state: State, gate: Gate, buffer: EventBuffer) -> int:
+def decode_message(
+    message: EventMessage,
+    state: State,
+    gate: Gate,
+    buffer: EventBuffer,
+    next_times: Callable[[], Column] | None = None,
+) -> int:
     """Write the next events of a message into the buffer.
 
     Args:
@@ -236,6 +243,7 @@ def decode_message(message: EventMessage, state: State, gate: Gate, buffer: Even
         state: Decoder state, advanced in place; state[DONE] counts the words or events of this message that were read.
         gate: The checks of columns, with the size of the sensor.
         buffer: Output.
+        next_times: See `Gate.keep`.
 
     Returns:
         The number of events kept.
@@ -244,14 +252,16 @@ def decode_message(message: EventMessage, state: State, gate: Gate, buffer: Even
     if message.encoding not in WORDS:
         columns = [column[done : done + len(buffer.t)] for column in message.columns]
         state[DONE] = done + len(columns[0])
-        return gate.keep(columns, f"in events {done} to {state[DONE]} of a message", state, buffer)
+        return gate.keep(columns, f"in events {done} to {state[DONE]} of a message", state, buffer, next_times)
     words = WORDS[message.encoding]
     position = state[POSITION]
     most = max(_MIN_WORDS, len(buffer.t))
     state[POSITION] = done  # decoders count their words in this slot
-    part = message.words[words.unit_bytes * done :][: words.unit_bytes * most]
-    num_units = len(part) // words.unit_bytes
-    num_kept = words.decode_units(part, num_units, state, (gate.height, gate.width), buffer)
+    num_units = min(most, len(message) - done)
+    rest = message.words[
+        words.unit_bytes * done :
+    ]  # words after those to decode show whether a jump of the clock lasts
+    num_kept = words.decode_units(rest, num_units, state, (gate.height, gate.width), buffer)
     state[DONE], state[POSITION] = state[POSITION], position
     return num_kept
 

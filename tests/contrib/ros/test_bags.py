@@ -3,6 +3,7 @@
 import sqlite3
 import sys
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,8 +14,11 @@ from rosbags.highlevel import AnyReader
 from rosbags.rosbag2.enums import CompressionFormat, CompressionMode
 from user_errors import raises
 
+from rvtssm.contrib.ros.event_messages import MessageDecoder
 from rvtssm.detection.sources import find_sources, opened_source
 from rvtssm.readers import open_recording
+from rvtssm.readers.faults import ReadFaults
+from rvtssm.readers.recording import join_events
 from rvtssm.records import Events
 from tests.contrib.ros.bag_writer import (
     CONTAINERS,
@@ -29,6 +33,7 @@ from tests.contrib.ros.bag_writer import (
     write_events,
 )
 from tests.readers.damage import read_or_refuse
+from tests.readers.evt2_encoder import encode_evt2
 
 EVENTS = random_events(700, seed=1, span_us=300_000, start_us=1_650_000_000_000_000)
 SHORT = random_events(700, seed=1, span_us=300_000)  # the clock of a camera, which words can represent
@@ -47,6 +52,34 @@ def test_events_are_those_that_were_recorded(tmp_path, container, kind, encoding
     assert_same(recording.read(), events)
     middle_us = int(events.t[350])
     assert_same(recording.between(middle_us, middle_us + 9000), events.between(middle_us, middle_us + 9000))
+
+
+@pytest.mark.parametrize(("container", "kind", "encoding"), [("ros1", DVS, ""), ("mcap", EVENT_PACKET, "mono")])
+def test_events_of_another_clock_at_the_border_of_a_message_are_left_out(tmp_path, container, kind, encoding):
+    events = random_events(900, span_us=100_000, start_us=500_000_000)
+    events.t[460:500] += 150_000
+    kept = join_events([events[:460], events[500:]])
+    for per_message in (10, 500):
+        path = write_events(tmp_path / f"{per_message}.bag", events, container, kind, encoding, per_message)
+        for max_events in (64, 499, 1 << 16):
+            recording = open_recording(path, repair=True)
+            with pytest.warns(UserWarning, match="left out 40 of 900 events with the time of another clock"):
+                assert_same(join_events(list(recording.iterate(max_events))), kept)
+
+
+def test_a_time_word_of_another_clock_is_left_out_at_the_border_of_a_block_of_a_long_message():
+    events = random_events(30_000, span_us=3_000_000, start_us=500_000_000)
+    is_event = np.array(encode_evt2(events)) >> 28 <= 1
+    at_border = int(np.count_nonzero(is_event[: 1 << 16]))  # the first event after the words decoded at once
+    store = typestore_of("mcap")
+    for place in range(at_border - 3, at_border + 3):
+        times = events.t.copy()
+        times[place] += 150_000
+        message = message_of(store, EVENT_PACKET, replace(events, t=times), "evt2", (HEIGHT, WIDTH))
+        decoder = MessageDecoder(EVENT_PACKET)
+        found, _ = decoder.push(bytes(store.serialize_cdr(message, EVENT_PACKET)))
+        assert_same(found, events[np.arange(len(events)) != place])
+        assert decoder.faults == ReadFaults(other_clock=1)
 
 
 @pytest.mark.parametrize("container", ["ros1", "mcap"])
