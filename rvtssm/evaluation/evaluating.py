@@ -19,13 +19,14 @@ from rvtssm.evaluation.coco import Resampled
 from rvtssm.evaluation.details import best_rate, break_down_rate, conditions, provenance, title, worst_pictures
 from rvtssm.evaluation.detector_run import DetectorRun, WeightsFile
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
-from rvtssm.evaluation.latency import late_steps, step_latency_ms
+from rvtssm.evaluation.latency import late_steps, read_latency_ms, step_latency_ms
 from rvtssm.evaluation.pages import REPORT_FILES, write_report
 from rvtssm.evaluation.rates import PlannedRate, ScoredRate, memory_at, plan_rates, score_rate, score_shifts
 from rvtssm.evaluation.report import EvaluationReport, Row, with_differences
 from rvtssm.evaluation.scored_files import scored_names, write_scored
 from rvtssm.evaluation.tracks import check_tracks
 from rvtssm.evaluation.weights_on_data import class_indices, data_for, differences_in_scoring, for_data
+from rvtssm.events.labels import Boxes
 from rvtssm.export.exported import chosen_precision
 from rvtssm.models import PostprocessConfig
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -320,6 +321,8 @@ def inputs_of(run: DetectorRun, rates: Sequence[PlannedRate], seed: int) -> dict
         seed: Seed of the bootstrap replicates.
     """
     program = written_by()
+    boxes = run.data.boxes(run.options.split) if run.source == "raw" else {}
+    latency_from = run.options.latency_from
     return {
         "program": [program["rvtssm"], program["commit"], torch.__version__],
         "weights": run.sha256,
@@ -332,12 +335,18 @@ def inputs_of(run: DetectorRun, rates: Sequence[PlannedRate], seed: int) -> dict
         "classes": run.classes,
         "loading": [run.data.data.eval_chunk_length, run.data.data.eval_batch_size],
         "seed": seed,
-        "data": data_digest(rates[0].sequences),
+        "latency_ms": None if latency_from is None else read_latency_ms(Path(latency_from)),
+        "data": data_digest(rates[0].sequences, boxes),
     }
 
 
-def data_digest(sequences: Sequence[FrameSequence]) -> str:
-    """Return a digest of recordings and labels: names, labels, and size, time stamp and samples of each file."""
+def data_digest(sequences: Sequence[FrameSequence], boxes: Mapping[str, Boxes]) -> str:
+    """Return a digest of recordings and labels: names, labels, and size, time stamp and samples of each file.
+
+    Args:
+        sequences: The recordings.
+        boxes: Their labels as they are on disk, with tracks, by recording; none for prepared files, which are all.
+    """
     digest = hashlib.sha256()
     for sequence in sequences:
         digest.update(f"\n{sequence.name} {sequence.frame_shape}".encode())
@@ -346,6 +355,9 @@ def data_digest(sequences: Sequence[FrameSequence]) -> str:
         for file in sorted([path, *path.rglob("*")]):
             if file.is_file():
                 digest.update(identity_of(file, str(file.resolve()).encode()))
-        for array in (labels.boxes_ltwh, labels.class_id, labels.t_us, labels.empty_us):
+        arrays = [labels.boxes_ltwh, labels.class_id, labels.t_us, labels.empty_us]
+        if sequence.name in boxes:
+            arrays.append(boxes[sequence.name])
+        for array in arrays:
             digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()

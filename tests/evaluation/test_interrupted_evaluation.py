@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from event_examples import boxes_of, random_events, write_labelled
@@ -115,7 +116,7 @@ def test_an_interrupted_evaluation_takes_the_rates_that_were_done(
     assert "unfinished" not in json.loads((tmp_path / "evaluation.json").read_text())
 
 
-@pytest.mark.parametrize("change", ["setting", "weights", "recording"])
+@pytest.mark.parametrize("change", ["setting", "weights", "recording", "tracks"])
 def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, monkeypatch, change):
     _, every = whole
     interrupt_after(monkeypatch, NUM_RECORDINGS, stop)
@@ -125,6 +126,12 @@ def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, mon
     times_ns = recording.stat().st_atime_ns, recording.stat().st_mtime_ns
     if change == "recording":
         os.utime(recording)
+    labels = weights.parent / "raw/test/0_bbox.npy"
+    content = labels.read_bytes()
+    if change == "tracks":
+        boxes = np.load(labels)
+        boxes["track_id"] += 1
+        np.save(labels, boxes)
     if change == "weights":
         trained = read_checkpoint(weights)
         with torch.no_grad():
@@ -134,7 +141,17 @@ def test_rates_of_another_evaluation_are_not_taken(weights, whole, tmp_path, mon
     run = interrupt_after(monkeypatch, -1, stop)
     numbers(weights, tmp_path, **({"postprocess": PostprocessConfig(nms_iou=0.6)} if change == "setting" else {}))
     os.utime(recording, ns=times_ns)
+    labels.write_bytes(content)
     assert run == every
+
+
+def test_rates_of_another_latency_in_the_same_file_are_not_taken(weights, tmp_path):
+    told = tmp_path / "prediction.json"
+    for latency_ms in (1, 120):
+        told.write_text(json.dumps({"step_ms": {"p50": latency_ms}, "windows_per_call": 1}))
+        settings = {"streaming": True, "latency_from": str(told), "time_shifts_ms": [], "window": "shrink"}
+        found = numbers(weights, tmp_path / "out", **settings)
+        assert [row["latency_ms"] for row in found["rows"]] == [latency_ms] * 2
 
 
 @pytest.mark.distributed
