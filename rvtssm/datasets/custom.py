@@ -295,12 +295,21 @@ def listed_names(path: Path) -> dict[Any, Any]:
 
     Args:
         path: A `data.yaml` of ultralytics, which has them in `names`, or text with one in each line.
+
+    Raises:
+        UserError: A line of the text before the last name is blank, or the file has no names in one of these forms.
     """
     if not path.is_file():
         return {}
     if path.suffix not in (".yaml", ".yml"):
-        lines = path.read_text("utf-8-sig", errors="replace").splitlines()
-        return dict(enumerate(filter(None, map(str.strip, lines))))
+        lines = path.read_text("utf-8-sig", errors="replace").rstrip().splitlines()
+        listed = dict(enumerate(map(str.strip, lines)))
+        for number, name in listed.items():
+            if not name:
+                advice = "remove the line, or write the name of this class there"
+                found = f"it is blank, so that class {number} has no name"
+                raise UserError("file.content", name=f"{path}: line {number + 1}", found=found, advice=advice)
+        return listed
     content = yaml_of(path)
     names = content.get("names") or {} if isinstance(content, dict) else {}
     if isinstance(names, tuple):

@@ -334,6 +334,15 @@ def test_a_frame_has_a_pixel_and_a_sensor_an_end(tmp_path, size, key):
         build_spec(DatasetConfig("custom", str(tmp_path)))
 
 
+def test_a_blank_line_between_the_names_of_classes_is_refused_and_not_those_at_the_end(tmp_path):
+    (tmp_path / "classes.txt").write_text("cat\n dog \n\n \n")
+    assert custom.listed_names(tmp_path / "classes.txt") == {0: "cat", 1: "dog"}
+    for text, number in (("cat\n\ndog\n", 2), ("\ncat\n", 1), ("cat\ndog\n \t\nbird", 3)):
+        (tmp_path / "classes.txt").write_text(text)
+        with raises("file.content", f"classes.txt: line {number}"):
+            custom.listed_names(tmp_path / "classes.txt")
+
+
 def test_the_names_of_ultralytics_stand_in_for_classes(tmp_path):
     (tmp_path / "dataset.yaml").write_text("height: 60\nwidth: 80\nlabels: .txt\n")
     for names in ("[cat, dog]", "{0: cat, 1: dog}"):

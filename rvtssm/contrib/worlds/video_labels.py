@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from rvtssm.contrib.worlds.video import VideoSource, by_number, files_in
+from rvtssm.datasets.custom import listed_names
 from rvtssm.events.label_files import FROM_ONE
 from rvtssm.events.label_formats import LabelledImage, parse_labels
 from rvtssm.events.label_names import image_stem
@@ -65,9 +66,8 @@ def read_video_labels(
                 "labels.class", name=path, found=f"class {highest}",
                 needed=f"numbers below {_MOST_CLASSES}, counted from 0",
             )  # fmt: skip
-        if kind == "yolo" and not classes and (path / _YOLO_NAMES).is_file():
-            lines = (path / _YOLO_NAMES).read_text("utf-8-sig").splitlines()
-            classes = [line.strip() for line in lines if line.strip()]
+        if kind == "yolo" and not classes:
+            classes = [*listed_names(path / _YOLO_NAMES).values()]
         names = tuple(classes or map(str, range(highest + 1)))
         if kinds and highest >= len(names):
             raise UserError(

@@ -201,6 +201,9 @@ def test_a_negative_track_is_none_and_yolo_may_name_its_classes(clip, tmp_path):
     boxes, names = read_video_labels(tmp_path / "yolo", None, source, None, columns)
     assert names == ("person", "traffic light")
     assert boxes["t"].tolist() == [50_000, 100_000] and set(boxes["class_id"]) == {1} and not boxes["track_id"].any()
+    (tmp_path / "yolo" / "classes.txt").write_text("person\n\ntraffic light\n")
+    with raises("file.content", "classes.txt: line 2"):
+        read_video_labels(tmp_path / "yolo", None, source, None, columns)
 
 
 def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip, tmp_path, monkeypatch, capsys):
