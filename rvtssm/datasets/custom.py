@@ -24,8 +24,9 @@ from rvtssm.events.label_formats import are_columns
 from rvtssm.events.label_names import is_form
 from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS
-from rvtssm.system.files import atomic_file, file_errors
+from rvtssm.system.files import file_errors
 from rvtssm.system.limits import check_number, shown, values_of
+from rvtssm.system.output_folder import check_replaceable, result_set
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
@@ -341,7 +342,9 @@ class _PlainLoader(yaml.SafeLoader):
 _PlainLoader.add_constructor("tag:yaml.org,2002:seq", _PlainLoader.construct_tuple)
 
 
-def copy_descriptions(raw_dir: Path | str, folder: Path | str, spec: DatasetSpec, labels: str | None = None) -> None:
+def copy_descriptions(
+    raw_dir: Path | str, folder: Path | str, spec: DatasetSpec, labels: str | None = None, replaces: bool = True
+) -> None:
     """Copy what describes a dataset to another folder, such as the folder of the prepared files.
 
     Args:
@@ -349,6 +352,10 @@ def copy_descriptions(raw_dir: Path | str, folder: Path | str, spec: DatasetSpec
         folder: Folder to copy to. A file that has the same content is not written.
         spec: The dataset.
         labels: New value of the key `labels` in `dataset.yaml`; None keeps the old one.
+        replaces: Whether an earlier copy is replaced.
+
+    Raises:
+        UserError: The folder has a file of this name with another content that is no copy.
     """
     names = [FILE, GENERATED_FILE] if spec.name == SPEC.name else [GENERATED_FILE]
     for name in names:
@@ -359,6 +366,10 @@ def copy_descriptions(raw_dir: Path | str, folder: Path | str, spec: DatasetSpec
         content = source.read_bytes()
         if labels is not None and name == FILE:
             content = yaml.safe_dump({**yaml_of(source), "labels": labels}, sort_keys=False).encode()
-        if not target.is_file() or target.read_bytes() != content:
-            with atomic_file(target) as staged:
-                staged.write_bytes(content)
+        if target.is_file() and target.read_bytes() == content:
+            continue
+        advice = f"change {source}, of which a copy is put here, and delete this one; or choose another folder"
+        check_replaceable(target.parent, name, [name], advice)
+        if replaces or not target.exists():
+            with result_set(target.parent, name, [name]) as staged:
+                (staged / name).write_bytes(content)

@@ -97,11 +97,11 @@ def preprocess(
         **settings: Fields of `PreprocessConfig`, such as splits=["train"].
 
     Raises:
-        UserError: There is nothing to prepare, or the disk has less room than the files are likely to need.
+        UserError: There is nothing to prepare, the disk has less room than the files are likely to need, or the folder
+            has another description of the dataset that is no copy.
     """
     spec = build_spec(replace(dataset or DatasetConfig(), raw_dir=str(raw_dir)))
-    if not Path(prepared_dir, custom.FILE).exists():
-        custom.copy_descriptions(raw_dir, prepared_dir, spec)  # before the work, in case it is interrupted
+    custom.copy_descriptions(raw_dir, prepared_dir, spec, replaces=False)  # now, in case the work is interrupted
     config = PreprocessConfig(**settings)
     counting = (windows or WindowsConfig()).settings
     for line in raw_lines(raw_dir, spec, has_strays=False):

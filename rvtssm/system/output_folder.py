@@ -32,6 +32,7 @@ log = logging.getLogger(__name__)
 
 _LOCK = ".rvtssm.lock"
 _WRITTEN = ".rvtssm.files.json"  # by the name of a set, the stamps of the files that its last run has written
+_ELSEWHERE = "move it, or choose another folder with out="
 _WAIT_S = 1.0  # wait for the lock; workers of a killed process may need a moment to end
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the errors of file systems without locks
 _held: set[tuple[Path, int, int]] = set()  # locked folders, each with the process and the thread that locked it
@@ -168,10 +169,10 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
         _write_written(folder, staged, {**written, name: sorted(new)})
 
 
-def check_replaceable(folder: Path, name: str, patterns: Sequence[str]) -> None:
+def check_replaceable(folder: Path, name: str, patterns: Sequence[str], advice: str = _ELSEWHERE) -> None:
     """Raise UserError, before long work, if `result_set` of the same arguments could not replace files at its end."""
     if folder.is_dir():
-        _refuse_others(folder, set(_read_written(folder).get(name, [])), patterns)
+        _refuse_others(folder, set(_read_written(folder).get(name, [])), patterns, advice)
 
 
 def free_number(folder: Path, names: Sequence[str]) -> int:
@@ -212,12 +213,12 @@ def _write_written(folder: Path, staged: Path, written: Mapping[str, list[str]])
     replace_file(staged / _WRITTEN, folder / _WRITTEN)
 
 
-def _refuse_others(folder: Path, own: set[str], patterns: Sequence[str]) -> None:
+def _refuse_others(folder: Path, own: set[str], patterns: Sequence[str], advice: str = _ELSEWHERE) -> None:
     """Raise UserError if a file that matches a pattern was not written by the set that owns these stamps."""
     for path in sorted(folder.iterdir()):
         if any(fnmatchcase(path.name, pattern) for pattern in patterns) and _stamp(path) not in own:
             found = "this file was written, or changed, by someone else"
-            raise UserError("file.exists", name=path, found=found, advice="move it, or choose another folder with out=")
+            raise UserError("file.exists", name=path, found=found, advice=advice)
 
 
 def write_files(folder: Path, content: Mapping[str, bytes]) -> None:

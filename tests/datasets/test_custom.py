@@ -31,6 +31,7 @@ from rvtssm.datasets import (
 )
 from rvtssm.datasets.custom import options_above
 from rvtssm.datasets.datamodule import SequenceDataModule, eval_loader
+from rvtssm.datasets.prepare_dataset import preprocess as prepare
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
 from rvtssm.datasets.sequence import RawSplit, open_prepared_split
 from rvtssm.datasets.tree import find_boxes_without_events, find_recordings
@@ -308,6 +309,22 @@ def test_the_description_in_the_readme_reads_pedro(pedro, tmp_path):
     config = DatasetConfig("custom", str(pedro), str(tmp_path / "prepared"))
     custom.copy_descriptions(pedro, tmp_path / "prepared", custom.SPEC)
     assert prepared_boxes(build_spec(config), config, pedro) == [[49, 103, 96, 156]] * 2
+
+
+def test_a_description_is_only_replaced_by_a_copy_if_it_is_a_copy(pedro, tmp_path):
+    source, copy = pedro / "dataset.yaml", tmp_path / "prepared" / "dataset.yaml"
+    (description,) = blocks("Your own recordings", "yaml")
+    source.write_text(description)
+    copy.parent.mkdir()
+    copy.write_text(f"{description}# mine\n")
+    with raises("file.exists", f"change {source}"):
+        prepare(pedro, copy.parent, workers=1)
+    assert [path.name for path in copy.parent.iterdir()] == ["dataset.yaml"]  # nothing was prepared
+    assert copy.read_text() == f"{description}# mine\n"
+    copy.unlink()
+    for content in (description, f"{description}# new\n"):
+        source.write_text(content)
+        assert not prepare(pedro, copy.parent, workers=1).failed and copy.read_text() == content
 
 
 def test_the_coco_file_in_the_readme_is_read(tmp_path):
