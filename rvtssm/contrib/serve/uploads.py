@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ _MOST_NAME = 80  # the most letters of a file name that are shown
 
 
 class Uploads:
-    """The uploaded files of one server. Every page has at most one file; a new one replaces it.
+    """The uploaded files of one server. Every page has at most one file; a new one replaces it once it is accepted.
 
     Args:
         max_bytes: Size of the largest file that is accepted.
@@ -55,10 +56,11 @@ class Uploads:
         """
         # The name of the stranger is only shown; the file gets one of ours.
         suffix = next((suffix for suffix in event_suffixes() if name.lower().endswith(suffix)), "")
-        self.delete(page)
         folder = self.folder / page
-        folder.mkdir(mode=0o700)
-        path = folder / f"upload{suffix}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        earlier = [*folder.iterdir()]
+        arriving = Path(tempfile.mkdtemp(dir=folder))
+        path = arriving / f"upload{suffix}"
         num_bytes = 0
         shown = "".join(letter if letter.isprintable() else "?" for letter in name)[:_MOST_NAME] or "the file"
         try:
@@ -76,8 +78,10 @@ class Uploads:
                     file.write(part)
             await _check(path, shown, height, width)
         except BaseException:
-            self.delete(page)
+            _remove(arriving)
             raise
+        for replaced in earlier:
+            _remove(replaced)
         return Opening(shown, str(path), height, width)
 
     def delete(self, page: str) -> None:

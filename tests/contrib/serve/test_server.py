@@ -515,6 +515,10 @@ def test_uploads_are_checked_played_and_deleted(weights, recordings, monkeypatch
             monkeypatch.setattr(uploads, "_check", whole)
             assert upload(content) == (200, "drive_td.dat")
             assert next_of(socket, "opened")["name"] == "drive_td.dat" and len(stored()) == 1
+            played = stored()
+            assert upload(bytes(1_000_001))[0] == 400 and stored() == played  # it can still be read
+            assert upload(content, "next_td.dat") == (200, "next_td.dat")
+            assert len(stored()) == 1 and stored() != played
         assert client.post("/upload/other", content=content).status_code == 404
         wait_until(lambda: not stored())
     assert not killed.exists() and not index.exists()
