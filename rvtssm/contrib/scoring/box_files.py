@@ -23,6 +23,7 @@ _BOXES = "_bbox.npy"
 # Where the detections of a recording lie in a folder, after its name.
 _IN_FOLDER = (_BOXES, ".npy", ".jsonl", "/detections.npy", "/detections.jsonl")
 _NO_TIME = -(1 << 62)  # earlier than all times
+_BEYOND_ANY = 1 << 53  # numbers of JSON are exact below it
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,19 @@ def read_labels(path: Path, spec: DatasetSpec | None) -> LabelSet:
     if not files or not files[0].name.endswith(".npy"):
         raise UserError("file.kind", name=path, needed=f"labels are a COCO data set (.json), *{_BOXES}, or a folder")
     labels = {
-        file.name.removesuffix(".npy").removesuffix("_bbox"): _to_labels(read_boxes(file), spec) for file in files
+        file.name.removesuffix(".npy").removesuffix("_bbox"): _to_labels(file, read_boxes(file), spec) for file in files
     }
     return LabelSet(spec, labels, {})
 
 
-def _to_labels(boxes: Boxes, spec: DatasetSpec) -> Labels:
+def _to_labels(path: Path, boxes: Boxes, spec: DatasetSpec) -> Labels:
     """Return boxes as they are on disk as labels of the classes of a dataset; boxes of other classes are left out."""
     place = {disk_id: number for number, disk_id in enumerate(spec.disk_class_ids)}
     boxes = boxes[np.isin(boxes["class_id"], list(place))]
     classes = [place[int(disk_id)] for disk_id in boxes["class_id"]]
     ltwh = np.stack([boxes[name] for name in "xywh"], axis=1).astype(np.float32)
+    if not np.isfinite(ltwh).all():
+        raise UserError("file.content", name=path, found="a side of a box is not finite", advice="leave it out")
     return labels_of(ltwh, np.array(classes, np.int64), boxes["t"].astype(np.int64))
 
 
@@ -82,6 +85,28 @@ def _read_json(path: Path) -> Any:
         return json.loads(path.read_text("utf-8"))
 
 
+def _number(path: Path, name: str, value: Any) -> float:
+    """Return a number of a file; raise UserError if it is text, a truth value or not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _BEYOND_ANY:
+        raise UserError("file.content", name=path, found=f"{name} is {value!r:.60}", needed="a number below 2^53")
+    return float(value)
+
+
+def _whole(path: Path, entry: Any, name: str) -> int:
+    value = entry[name]
+    number = _number(path, name, value)
+    if not number.is_integer():
+        raise UserError("file.content", name=path, found=f"{name} is {value!r:.60}", needed="a whole number")
+    return int(number)
+
+
+def _sides(path: Path, entry: Any, name: str) -> list[float]:
+    sides = [_number(path, name, side) for side in entry[name]]
+    if len(sides) != 4:
+        raise UserError("file.content", name=path, found=f"{name} is {sides!r:.60}", needed="four numbers")
+    return sides
+
+
 def _read_coco(path: Path, spec: DatasetSpec | None) -> LabelSet:
     """Return the labels of a COCO data set.
 
@@ -89,7 +114,7 @@ def _read_coco(path: Path, spec: DatasetSpec | None) -> LabelSet:
     """
     content = _read_json(path)
     with file_errors(path, " is not a COCO data set", "give images, annotations and categories", CONTENT_ERRORS):
-        names = {int(category["id"]): str(category["name"]) for category in content["categories"]}
+        names = {_whole(path, category, "id"): str(category["name"]) for category in content["categories"]}
         images, annotations = content["images"], content["annotations"]
         with_times = sum("recording" in image and "t_us" in image for image in images)
         if with_times not in (0, len(images)):
@@ -102,8 +127,8 @@ def _read_coco(path: Path, spec: DatasetSpec | None) -> LabelSet:
         for number, image in enumerate(images, start=1):  # since labels at time 0 may be too early to be scored
             place = (path.stem, number)
             if with_times:
-                place = str(image["recording"]), int(image["t_us"])
-            places[int(image["id"])] = place
+                place = str(image["recording"]), _whole(path, image, "t_us")
+            places[_whole(path, image, "id")] = place
         if len(places) != len(images) or len(set(places.values())) != len(images):
             raise UserError("file.damaged", name=path, found="two images have the same id or the same time")
         spec = _coco_spec(path, spec, names, images)
@@ -121,8 +146,8 @@ def _read_coco(path: Path, spec: DatasetSpec | None) -> LabelSet:
 
 def _coco_spec(path: Path, spec: DatasetSpec | None, names: Mapping[int, str], images: Sequence[Any]) -> DatasetSpec:
     """Return the dataset of a COCO file: its categories without rules, or a named one with the same classes."""
-    width = max((int(image.get("width", 0)) for image in images), default=0)
-    height = max((int(image.get("height", 0)) for image in images), default=0)
+    width = max((_whole(path, image, "width") for image in images if "width" in image), default=0)
+    height = max((_whole(path, image, "height") for image in images if "height" in image), default=0)
     if spec is None:
         # No side is too small and no time too early: every box of the file is scored.
         spec = replace(SPEC, name=path.stem, height=height, width=width, min_side_px=0.0, skip_us=_NO_TIME)
@@ -147,9 +172,8 @@ def _coco_row(
         found = f"annotation {annotation.get('id')} is a crowd or is to be ignored, which is not scored here"
         raise UserError("file.content", name=path, found=found, advice="leave such annotations out")
     recording, t_us = _image_of(path, annotation, places)
-    class_id = _class_of(path, int(annotation["category_id"]), spec.disk_class_ids, spec)
-    left, top, width, height = map(float, annotation["bbox"])
-    return recording, t_us, class_id, (left, top, width, height)
+    class_id = _class_of(path, _whole(path, annotation, "category_id"), spec.disk_class_ids, spec)
+    return recording, t_us, class_id, _sides(path, annotation, "bbox")
 
 
 def read_detections(path: Path, labels: LabelSet, max_age_us: int) -> dict[str, list[Detections]]:
@@ -226,17 +250,17 @@ def _add_coco(path: Path, labels: LabelSet, found: Mapping[str, dict[int, list[A
             if labels.images:
                 recording, t_us = _image_of(path, box, labels.images)
             elif only is not None:
-                recording, t_us = only, int(box["image_id"])
+                recording, t_us = only, _whole(path, box, "image_id")
             else:
                 raise UserError("file.kind", name=path, found="a COCO result for recordings", advice="give COCO labels")
-            class_id = _class_of(path, int(box["category_id"]), labels.spec.disk_class_ids, labels.spec)
-            xyxy = ltwh_to_xyxy(np.array([box["bbox"]], np.float32))[0]
-            found[recording].setdefault(t_us, []).append((xyxy, float(box["score"]), class_id))
+            class_id = _class_of(path, _whole(path, box, "category_id"), labels.spec.disk_class_ids, labels.spec)
+            xyxy = ltwh_to_xyxy(np.array([_sides(path, box, "bbox")], np.float32))[0]
+            found[recording].setdefault(t_us, []).append((xyxy, _number(path, "score", box["score"]), class_id))
 
 
 def _image_of(path: Path, box: Any, images: Mapping[int, tuple[str, int]]) -> tuple[str, int]:
     """Return recording and time of the image of a box; raise UserError if there is no such image."""
-    number = int(box["image_id"])
+    number = _whole(path, box, "image_id")
     if number not in images:
         needed = "image_id is the id of one of the images of the labels"
         raise UserError("file.content", name=path, found=f"image_id {number}", needed=needed)
@@ -277,7 +301,7 @@ def _add_lines(path: Path, spec: DatasetSpec, by_time: dict[int, list[Any]]) -> 
     with file_errors(path, " is not a file of boxes", advice, CONTENT_ERRORS):
         for line in path.read_text("utf-8").splitlines():
             window = json.loads(line)
-            rows = by_time.setdefault(int(window["t_us"]), [])
+            rows = by_time.setdefault(_whole(path, window, "t_us"), [])
             for box in window["detections"]:
                 class_id = _class_of(path, box["class"], spec.class_names, spec)
-                rows.append((tuple(map(float, box["xyxy"])), float(box["score"]), class_id))
+                rows.append((_sides(path, box, "xyxy"), _number(path, "score", box["score"]), class_id))

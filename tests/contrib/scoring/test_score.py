@@ -1,6 +1,7 @@
 """Boxes of other programs are scored as those of `evaluate`, in every form that the README of the folder names."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +106,23 @@ def test_lines_of_json_are_scored_with_the_newest_window(recordings, tmp_path):
     assert row == pytest.approx(same, nan_ok=True) and row["AP"] > 0
 
 
+@pytest.mark.parametrize(
+    ("changes", "box_changes", "about"),
+    [
+        ({"t_us": 0.5}, {}, "t_us is 0.5"),
+        ({}, {"score": "0.9"}, "score is '0.9'"),
+        ({}, {"xyxy": [1, 1, None, 9]}, "xyxy is None"),
+        ({}, {"xyxy": [1, 1, 9]}, "four numbers"),
+    ],
+)
+def test_a_line_of_json_holds_numbers_where_numbers_are_needed(recordings, tmp_path, changes, box_changes, about):
+    _, labels = write_prophesee(tmp_path, recordings[:1])
+    box = {"xyxy": [1, 1, 9, 9], "class": SPEC.class_names[0], "score": 0.9, **box_changes}
+    (tmp_path / "found.jsonl").write_text(json.dumps({"t_us": 0, "detections": [box], **changes}))
+    with raises("file.content", about):
+        rvtssm.score(tmp_path / "found.jsonl", labels, "gen1")
+
+
 def test_several_detectors_are_compared_in_pairs(recordings, tmp_path, capsys):
     detections, labels = write_coco(tmp_path, recordings)
     worse = []
@@ -132,10 +150,32 @@ def test_several_detectors_are_compared_in_pairs(recordings, tmp_path, capsys):
         (lambda labels, found: labels.pop("categories"), "file.damaged", "not a COCO data set"),
         (lambda labels, found: labels["annotations"][0].update(category_id=9), "file.content", "class 9; "),
         (lambda labels, found: found[0].update(category_id=9), "file.content", "class 9; "),
-        (lambda labels, found: found[0].update(score=float("nan")), "file.content", "not finite"),
+        (lambda labels, found: found[0].update(score=float("nan")), "file.content", "score is nan"),
         (lambda labels, found: labels["annotations"][0].update(image_id=-9), "file.content", "image_id -9; "),
         (lambda labels, found: found[0].update(image_id=-9), "file.content", "image_id -9; "),
         (lambda labels, found: found[0].pop("score"), "file.damaged", "not a COCO result"),
+        (lambda labels, found: found[0].update(score="0.9"), "file.content", "score is '0.9'"),
+        (lambda labels, found: found[0].update(score=True), "file.content", "score is True"),
+        (lambda labels, found: found[0].update(image_id=1.5), "file.content", "image_id is 1.5"),
+        (lambda labels, found: found[0].update(category_id="1"), "file.content", "category_id is '1'"),
+        (lambda labels, found: found[0].update(bbox=["1", 1, 9, 9]), "file.content", "bbox is '1'"),
+        (lambda labels, found: found[0].update(bbox=[1, 1, 9, 9, 9]), "file.content", "four numbers"),
+        (lambda labels, found: labels["images"][0].update(t_us=0.5), "file.content", "t_us is 0.5"),
+        (
+            lambda labels, found: labels["images"][0].update(t_us=1 << 64),
+            "file.content",
+            "t_us is 18446744073709551616",
+        ),
+        (lambda labels, found: labels["images"][0].update(id=1.5), "file.content", "id is 1.5"),
+        (lambda labels, found: labels["images"][0].update(width=96.5), "file.content", "width is 96.5"),
+        (lambda labels, found: labels["categories"][0].update(id=True), "file.content", "id is True"),
+        (lambda labels, found: labels["annotations"][0].update(image_id=1.5), "file.content", "image_id is 1.5"),
+        (lambda labels, found: labels["annotations"][0].update(category_id=0.5), "file.content", "category_id is 0.5"),
+        (
+            lambda labels, found: labels["annotations"][0].update(bbox=[1, 1, math.inf, 9]),
+            "file.content",
+            "bbox is inf",
+        ),
     ],
 )
 def test_what_is_not_in_a_written_form_is_refused(recordings, tmp_path, spoil, key, about):
@@ -178,6 +218,16 @@ def test_other_files_and_classes_are_refused_by_name(recordings, tmp_path):
         rvtssm.score(detections, labels, "onempx")
     with raises("setting.needs", "dataset=NAME"):
         rvtssm.score(folder, boxes)
+    spoilt = np.load(folder / "wait/detections.npy")
+    spoilt["class_confidence"] = np.nan
+    np.save(folder / "wait/detections.npy", spoilt)
+    with raises("file.content", "not finite"):
+        rvtssm.score(folder, boxes, "gen1")
+    spoilt = np.load(boxes / "wait_bbox.npy")
+    spoilt["w"][0] = np.inf
+    np.save(tmp_path / "spoilt_bbox.npy", spoilt)
+    with raises("file.content", "spoilt_bbox.npy: a side of a box is not finite"):
+        rvtssm.score(folder, tmp_path / "spoilt_bbox.npy", "gen1")
     with raises("file.kind", "one file for 3 recordings"):
         rvtssm.score(folder / "walk/detections.npy", boxes, "gen1")
     (folder / "walk/detections.npy").unlink()
