@@ -5,6 +5,7 @@ The lock is a file `.rvtssm.lock`. The system releases it when its process ends,
 
 import contextlib
 import errno
+import glob
 import json
 import logging
 import os
@@ -155,7 +156,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
             for path in files:
                 with open(path, "rb+") as file:
                     os.fsync(file.fileno())
-        _refuse_others(folder, own, os.listdir(staged))
+        _refuse_others(folder, own, [*map(glob.escape, os.listdir(staged))])
         written = _read_written(folder)  # again, because the block may have written another set
         new = {*map(_stamp, files)}
         # Old and new files are listed until all are moved, so that a killed run leaves none that nobody owns.

@@ -78,6 +78,14 @@ def test_a_file_of_someone_else_is_neither_replaced_nor_deleted(tmp_path, when):
     assert visible(tmp_path / "out")[place] == b"of someone else"
 
 
+def test_a_name_with_brackets_that_appears_meanwhile_is_not_replaced(tmp_path):
+    name = "day[1].json"
+    with raises("file.exists", name), result_set(tmp_path, "set", ["*.json"]) as staged:
+        write_files(staged, {name: b"new"})
+        (tmp_path / name).write_bytes(b"of someone else")
+    assert visible(tmp_path) == {name: b"of someone else"}
+
+
 @pytest.mark.parametrize("old", [{}, OLD], ids=["first", "second"])
 def test_killed_at_any_moment_each_file_is_whole_or_absent_and_the_next_run_mends_the_folder(tmp_path, old):
     for folder in killed_at_each_call(tmp_path, lambda out: publish(out, old), lambda out: publish(out, NEW)):
