@@ -7,6 +7,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 from contrib.worlds.rendered_models import boxes_mesh, write_assets, write_glb, write_person
@@ -271,6 +272,32 @@ def test_pictures_become_grey_with_sides_that_are_powers_of_two():
     grey, opacity = grey_picture(np.full((300, 70, 4), 128, np.uint8))
     assert grey.shape == opacity.shape == (256, 64)
     assert grey_picture(np.full((9, 5), 40, np.uint8))[1] is None
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+@pytest.mark.parametrize("num_channels", [1, 2, 3, 4])
+def test_pictures_of_8_or_16_bits_have_one_to_four_channels(dtype, num_channels):
+    """The last of two or four is the opacity."""
+    picture = np.full((8, 8, num_channels), 90 * (np.iinfo(dtype).max // 255), dtype)
+    picture[..., num_channels - 1] *= 2
+    grey, opacity = grey_picture(picture)
+    assert grey.dtype == np.uint8 and grey.shape == (8, 8)
+    if num_channels % 2:
+        assert opacity is None
+    else:
+        assert (opacity == 180).all() and (abs(grey.astype(int) - 90) <= 1).all()
+
+
+@pytest.mark.parametrize("content", ["float32", "int32", "text"])
+def test_a_texture_of_another_kind_is_refused_by_name(tmp_path, content):
+    """A sky of numbers from 0 to 1 would be black."""
+    root = write_assets(tmp_path)
+    if content == "text":
+        (root / "textures/sky.tiff").write_text("no picture")
+    else:
+        cv2.imwrite(str(root / "textures/sky.tiff"), np.full((8, 8), 1, content))
+    with raises("file.damaged", about="sky.tiff is no texture"):
+        read_assets(root)
 
 
 @pytest.mark.parametrize("name", [*KINDS, "empty"])

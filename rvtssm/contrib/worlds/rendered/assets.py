@@ -10,6 +10,7 @@ import numpy as np
 
 from rvtssm.contrib.worlds.rendered.glb import Model, grey_picture, read_glb
 from rvtssm.contrib.worlds.rendered.skin import RIDE, WALK
+from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
 
 # The textures of each role, as patterns of file names. Each role needs at least one.
@@ -149,8 +150,6 @@ def _textures(root: Path, role: str) -> tuple[tuple[np.ndarray, np.ndarray | Non
         raise UserError("file.missing", name=root / "textures", found=f"no texture {names}", advice=_ADVICE)
     found = []
     for path in sorted(paths):
-        picture = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
-        if picture is None:
-            raise UserError("file.damaged", name=path, found="not a picture")
-        found.append(grey_picture(picture))
+        with file_errors(path, " is no texture", "give a PNG or JPEG", (ValueError, cv2.error)):
+            found.append(grey_picture(cv2.imread(str(path), cv2.IMREAD_UNCHANGED)))
     return tuple(found)

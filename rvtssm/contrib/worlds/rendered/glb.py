@@ -200,17 +200,14 @@ class _File:
         is_two_sided = bool(material.get("doubleSided")) or has_holes
         return grey, texture, opacity if has_holes else None, is_two_sided
 
-    def _picture(self, number: int) -> np.ndarray:
+    def _picture(self, number: int) -> np.ndarray | None:
         image = self.document["images"][self.document["textures"][number]["source"]]
         if "bufferView" not in image:
             raise self._foreign("a texture lies outside of the file")
         view = self.document["bufferViews"][image["bufferView"]]
         start = view.get("byteOffset", 0)
         coded = np.frombuffer(self.data, np.uint8, view["byteLength"], start)
-        picture = cv2.imdecode(coded, cv2.IMREAD_UNCHANGED)
-        if picture is None:
-            raise ValueError("a texture cannot be decoded")
-        return np.asarray(picture)
+        return cv2.imdecode(coded, cv2.IMREAD_UNCHANGED)
 
     def _array(self, number: int) -> np.ndarray:
         """Return the numbers of an accessor, (N, width)."""
@@ -297,13 +294,20 @@ def rotation_matrices(quaternions: np.ndarray) -> np.ndarray:
     return np.stack(rows, -2)
 
 
-def grey_picture(picture: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return a picture (H, W) or (H, W, 3 or 4) as grey uint8, and its opacity; sides become powers of two."""
+def grey_picture(picture: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return a picture (H, W) or (H, W, 1 to 4) as grey uint8, and its opacity; sides become powers of two.
+
+    Raises:
+        ValueError: The picture is None, as OpenCV returns it, or has neither 8 nor 16 bits.
+    """
+    if picture is None or picture.dtype not in (np.uint8, np.uint16):
+        raise ValueError("a texture cannot be decoded to 8 or 16 bits")
     if picture.dtype == np.uint16:
         picture = (picture >> 8).astype(np.uint8)
-    opacity = picture[..., 3] if picture.ndim == 3 and picture.shape[2] == 4 else None
-    grey = picture
-    if picture.ndim == 3:
+    picture = np.atleast_3d(picture)
+    opacity = picture[..., -1] if picture.shape[2] in (2, 4) else None
+    grey = picture[..., 0]
+    if picture.shape[2] > 2:
         grey = np.clip(picture[..., :3].astype(np.float32) @ np.array(GREY, np.float32), 0, 255).astype(np.uint8)
     height, width = (1 << min(max(side, 1), _LARGEST_SIDE).bit_length() - 1 for side in grey.shape)
     sized = cv2.resize(grey, (width, height), interpolation=cv2.INTER_AREA)
