@@ -23,11 +23,12 @@ from rvtssm.events.windows import WindowsConfig
 from rvtssm.models import MODEL_SIZES, PRESETS, ModelConfig
 from rvtssm.records import WindowSettings
 from rvtssm.ssm import TemporalConfig
-from rvtssm.system.files import did_you_mean, processor, written_by
+from rvtssm.system.files import configs_dir, did_you_mean, processor, written_by
 from rvtssm.system.output_folder import result_set
 from rvtssm.system.user_error import UserError, in_one_line
 
 _CONFIG = "config="  # before the name of a file: `rvtssm live config=robot.yaml`
+_EXPERIMENT = "experiment="
 
 
 def as_written(value: Any) -> str:
@@ -154,14 +155,14 @@ def with_settings_files(verb: str, words: list[str]) -> list[str]:
     """Return the words of a command line with the settings of a file in place of `config=FILE`, before all others.
 
     The file is what `--config` prints, or a part of it, and may use the short keys of the verb. Words of the command
-    line win over it.
+    line win over it, and so does all that an experiment among them sets.
 
     Args:
         verb: Whose short keys the file may use.
         words: The words of the command line.
 
     Raises:
-        UserError: The file is missing, or holds no settings.
+        UserError: The file is missing, or holds no settings, or several experiments are named beside it.
     """
     named = []
     settings: list[str] = []
@@ -170,7 +171,13 @@ def with_settings_files(verb: str, words: list[str]) -> list[str]:
             settings += _words_of(verb, Path(word.removeprefix(_CONFIG)).expanduser())
         else:
             named.append(word)
-    return [*below(named, settings), *named]
+    if not settings:
+        return named
+    winning = full_words(verb, named)
+    for word in named:
+        if word.startswith(_EXPERIMENT):
+            winning += _words_of_experiment(verb, word.removeprefix(_EXPERIMENT))
+    return [*below(winning, settings), *named]
 
 
 def below(named: Iterable[str], words: Iterable[str]) -> list[str]:
@@ -185,6 +192,24 @@ def below(named: Iterable[str], words: Iterable[str]) -> list[str]:
         if key == "model":
             keys.update(f"model.{name}" for name in PRESETS.get(value, ()))
     return [word for word in words if word.partition("=")[0] not in keys]
+
+
+def _words_of_experiment(verb: str, name: str) -> Iterator[str]:
+    """Yield the words that set what an experiment sets, with those of the experiments that it is based on."""
+    if "," in name:
+        needed = "a file of settings goes with one experiment"
+        raise UserError("setting.conflict", name="experiment", found=name, needed=needed, advice="name one at a time")
+    path = configs_dir() / "experiment" / f"{name}.yaml"
+    if not path.is_file():
+        return  # the composition says which ones there are
+    content = yaml.safe_load(path.read_text())
+    for base in content.pop("defaults", []):
+        if isinstance(base, dict):  # {"override /model": "tiny"}
+            for group, choice in base.items():
+                yield f"{group.removeprefix('override /')}={choice}"
+        elif base != "_self_":
+            yield from _words_of_experiment(verb, base)
+    yield from _flat(verb, content, "")
 
 
 def _words_of(verb: str, path: Path) -> Iterator[str]:
@@ -208,7 +233,7 @@ def _flat(verb: str, content: dict[str, Any], prefix: str) -> Iterator[str]:
         if isinstance(value, dict) and key not in known:  # a section, and no setting that holds a dict
             yield from _flat(verb, value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}={in_grammar(verb, key, value)}"
+            yield f"{key}={in_grammar(verb, key, value)}"
 
 
 RUN_FILES = ("config.yaml", "overrides.yaml", "environment.json")

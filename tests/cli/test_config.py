@@ -43,11 +43,14 @@ def test_every_file_composes_and_can_be_chosen(group, name):
     content = yaml.safe_load((CONFIGS / group / f"{name}.yaml").read_text())
     is_global = "# @package _global_" in (CONFIGS / group / f"{name}.yaml").read_text()
     content.pop("defaults", None)
-    verb = next(
-        (verb for section, verb in {"study": "study", "synthetic": "generate"}.items() if section in content), ""
-    )
-    config = composed(f"{group}={name}", verb=verb)
+    config = composed(f"{group}={name}", verb=reader(content))
     assert_holds(plain(config), content if is_global else {group: content})
+
+
+def reader(content: dict) -> str:
+    """The verb that reads the sections of an experiment; empty if they are those of the core."""
+    readers = {"study": "study", "synthetic": "generate"}
+    return next((verb for section, verb in readers.items() if section in content), "")
 
 
 def plain(config: Config) -> dict:
@@ -269,6 +272,37 @@ def test_a_choice_wins_over_what_a_file_says_of_all_that_it_sets(tmp_path, print
     expected = printed_by("train", *choices, "--config")
     for name in ("base", "short"):
         assert printed_by("train", f"config={tmp_path / name}.yaml", *choices, "--config") == expected
+
+
+@pytest.mark.parametrize("name", ["demo", "gen1_s4d_base_h2", "onempx_lstm_small", "part_study", "street_tiny"])
+def test_an_experiment_wins_over_what_a_file_says_of_all_that_it_sets(tmp_path, name):
+    """Also of what the experiments set on which it is based. All else is that of the file."""
+    verb = reader(yaml.safe_load((CONFIGS / "experiment" / f"{name}.yaml").read_text())) or "train"
+    other = "gen1_s5_base" if name == "street_tiny" else "street_tiny"
+    of_file = composed(f"experiment={other}", "temporal.bandlimit=0.25", verb=verb)
+    (tmp_path / "full.yaml").write_text(yaml.safe_dump(plain(of_file)))
+    alone = composed(f"experiment={name}", verb=verb)
+    usual = composed(f"dataset={alone.dataset.name}", verb=verb)
+    found = compose(with_settings_files(verb, [f"config={tmp_path / 'full.yaml'}", f"experiment={name}"]), verb)
+    for (key, _, value), *others in zip(*map(leaves, (found, alone, usual, of_file)), strict=True):
+        of_experiment, of_nobody, written = (value for _, _, value in others)
+        if of_experiment != of_nobody:
+            assert value == of_experiment, key
+        assert value in (of_experiment, written), key
+
+
+def test_a_file_of_settings_stands_beside_one_experiment_and_short_keys_win_over_full_ones(tmp_path, refused):
+    (tmp_path / "run.yaml").write_text("training: {steps: 5}\noptim: {learning_rate: 1}\n")
+    file = f"config={tmp_path / 'run.yaml'}"
+    assert "one experiment" in refused("train", file, "experiment=demo,street_tiny", "--multirun")
+    assert with_settings_files("train", [file, "steps=9,10"]) == ["optim.learning_rate=1", "steps=9,10"]
+
+
+def test_an_experiment_wins_also_where_it_sets_what_is_usual(tmp_path):
+    (tmp_path / "run.yaml").write_text("temporal: {bandlimit: 0.5, num_blocks: 2}\nprecision: bf16\n")
+    words = with_settings_files("train", [f"config={tmp_path / 'run.yaml'}", "experiment=gen1_lstm_small"])
+    found = compose(words, "train")
+    assert (found.temporal.bandlimit, found.temporal.num_blocks) == (0.0, 2)
 
 
 def test_a_choice_wins_over_the_words_of_the_run_that_goes_on(tmp_path):
