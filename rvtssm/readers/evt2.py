@@ -36,8 +36,8 @@ _MOST_STEPS = AHEAD_US >> _LOW_BITS  # of the upper bits; more is a jump of the 
 _LATE = 1 << 14  # a late event of at most so many time words, 1 s, may be from before a wrap
 _LEAST_MASKS = 2048  # the fewest words of EVT2.1 read at once, because most words hold few events
 
-# slots of the state: upper 28 bits of time (-1: not seen yet), microseconds added by wraps, and (only in EVT2) the time
-# to which the lower bits are added, and whether the word before is all zeros
+# slots of the state: upper 28 bits of time (-1: not seen yet), microseconds added by wraps, the time to which the lower
+# bits are added, and (only in EVT2) whether the word before is all zeros
 _HIGH, _WRAPPED, _BASE, _AFTER_ZERO = range(NUM_COMMON, NUM_COMMON + 4)
 
 
@@ -171,7 +171,7 @@ class Evt21Recording(RawRecording):
     format = "evt21"
     unit_bytes = 8
     smallest_block = MAX_EVENTS_PER_UNIT
-    own_state = (-1, 0)
+    own_state = (-1, 0, 0)
     time_dtype = "<u4"
     time_bits = _HIGH_BITS
     time_step_us = 1 << _LOW_BITS
@@ -205,7 +205,7 @@ def _decode_masks(halves, num_words, state, height, width, t, x, y, p):  # type:
     latest = state[LATEST_US]
     high = state[_HIGH]
     wrapped = state[_WRAPPED]
-    base = wrapped + (high << 6)
+    base = state[_BASE]
     last_start = len(t) - MAX_EVENTS_PER_UNIT
     num_kept = np.uint64(0)
     position = 0
@@ -246,4 +246,5 @@ def _decode_masks(halves, num_words, state, height, width, t, x, y, p):  # type:
     state[LATEST_US] = latest
     state[_HIGH] = high
     state[_WRAPPED] = wrapped
+    state[_BASE] = base
     return np.int64(num_kept)

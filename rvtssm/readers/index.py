@@ -21,7 +21,7 @@ from rvtssm.readers.faults import are_multiples
 from rvtssm.readers.gate import LATEST_US, EventBuffer
 from rvtssm.system.files import atomic_file, cache_folder
 
-_MAGIC = b"rvtssm index 6\n"  # increase the number when a decoder or this layout changes
+_MAGIC = b"rvtssm index 7\n"  # increase the number when a decoder or this layout changes
 # parts of the file that distinguish recordings with the same size and time stamp
 _SAMPLES = 16
 _SAMPLE_BYTES = 4096

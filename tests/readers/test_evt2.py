@@ -71,6 +71,15 @@ def test_a_late_event_just_after_the_clock_has_wrapped_is_no_second_wrap(tmp_pat
 
 
 @pytest.mark.parametrize("version", [2, 21])
+@pytest.mark.parametrize("place", [1001, (1 << 14) - 1])  # in a block, and as the last word of one of EVT2.1
+def test_an_event_after_a_stray_time_is_left_out_wherever_the_blocks_end(tmp_path, version, place):
+    words = [word for t in range(0, 640_000, 64) for word in (time_high(t), event(t))]
+    words.insert(place, time_high(1 << 33))
+    found, faults = read(tmp_path, words, version)
+    assert (len(found), faults) == (9_999, ReadFaults(other_clock=1))
+
+
+@pytest.mark.parametrize("version", [2, 21])
 def test_nothing_is_emitted_before_the_time_is_known(tmp_path, version):
     found, _ = read(tmp_path, [event(), OTHERS << 28, event(), time_high(640), event(5)], version)
     assert found.t.tolist() == [645]
