@@ -19,7 +19,7 @@ from rvtssm.detection.feed import Feed
 from rvtssm.detection.live_run import LiveRun
 from rvtssm.detection.summary import Tally
 from rvtssm.detection.window_results import WindowResult
-from rvtssm.system.limits import check_choice
+from rvtssm.system.limits import check_choice, check_number
 
 _HELP = "this node needs ROS 2 and its packages of messages; docs/live.md (ROS 2) says how to install them with rvtssm"
 try:
@@ -62,6 +62,7 @@ class EventDetector(LifecycleNode):
         self._values: dict[str, Any] = {name: taken(name, self.get_parameter(name).value) for name in PARAMETERS}
         check_choice("stamp", self._values["stamp"], ("ros", "sensor"))
         check_choice("reliability", self._values["reliability"], ("best_effort", "reliable"))
+        self._predictor: Any = None  # until the node is configured, which checks the values of parameters
         self.source = self._new_source()
         self.failure: BaseException | None = None  # what ended the thread that detects
         self._message_type = _message_type(self._values["type"])
@@ -141,7 +142,7 @@ class EventDetector(LifecycleNode):
         self.destroy_lifecycle_publisher(self._publisher)
         for publisher in (self._label_info, self._vision_info, self._diagnostics):
             self.destroy_publisher(publisher)
-        del self._predictor
+        self._predictor = None
         return TransitionCallbackReturn.SUCCESS
 
     def on_shutdown(self, state: object) -> Any:
@@ -224,7 +225,9 @@ class EventDetector(LifecycleNode):
                 return SetParametersResult(successful=False, reason=f"{parameter.name} is read at the start only")
             try:
                 value: Any = taken(parameter.name, parameter.value)
-                if parameter.name == "hz":  # also refuses `auto`, since a rate is measured before the first events
+                if parameter.name == "min_score":
+                    check_number("min_score", value, 0, 1)
+                elif self._predictor:  # also refuses `auto`, since a rate is measured before the first events
                     self._predictor.checkpoint.windows_at(value or None)
             except ValueError as error:
                 return SetParametersResult(successful=False, reason=str(error))
@@ -249,13 +252,13 @@ class EventDetector(LifecycleNode):
 
     def _detect_stream(self, source: MessageSource) -> None:
         """Detect in the events of one camera, until its size changes or the source ends."""
-        options = {**self._options, "hz": self._values["hz"] or None}
+        applied = self._values["hz"] or None, self._values["min_score"]
+        options = {**self._options, "hz": applied[0], "min_score": applied[1]}
         feed = Feed(source)
         stream = self._predictor.stream(source.height, source.width, **options, latest=True)
         run = LiveRun(feed, stream, heartbeat=self._values["heartbeat"])
         self.get_logger().info(f"the sensor has {source.width} x {source.height} pixels: {stream}")
         run.warm_up()
-        applied = options["hz"], self._values["min_score"]
         while not feed.is_ended:
             wanted = self._values["hz"] or None, self._values["min_score"]
             if wanted != applied:

@@ -243,7 +243,35 @@ def test_numbers_and_lists_are_taken_and_some_parameters_may_change(node_with, w
 
     assert changed("hz", 40) and changed("min_score", 0.5)
     assert not changed("hz", -1) and not changed("hz", "fast") and not changed("checkpoint", "other")
+    assert not changed("min_score", 1.5) and not changed("min_score", -0.1)
     assert (node._values["hz"], node._values["min_score"]) == (40.0, 0.5)
+
+
+def test_parameters_may_change_before_the_weights_are_loaded(fake_ros, weights, monkeypatch):
+    monkeypatch.setattr(FakeNode, "parameters", {"checkpoint": weights, "autostart": False, "heartbeat": False})
+    node = load_module(NODE).EventDetector()
+    assert node.on_parameters([SimpleNamespace(name="hz", value=40)]).successful
+    assert node.start() and "at 40 Hz" in node.infos[0]
+    node.end()
+    node.on_cleanup(None)
+    assert node.on_parameters([SimpleNamespace(name="hz", value=20)]).successful
+
+
+def test_a_new_stream_keeps_the_parameters_that_have_changed(node_with, weights, draw_events):
+    node = node_with(checkpoint=weights, min_score=0.0)
+    streams = []
+
+    def stream(*arguments, **options):
+        streams.append(made(*arguments, **options))
+        return streams[-1]
+
+    made, node._predictor.stream = node._predictor.stream, stream
+    assert node.on_parameters([SimpleNamespace(name="min_score", value=0.9)]).successful
+    for number, height in enumerate((HEIGHT, 2 * HEIGHT, 2 * HEIGHT)):  # the second one ends the stream
+        packet = packet_of(draw_events(500, 7_000_000 + 50_000 * number, 50_000), number, size_hw=(height, WIDTH))
+        node.source.put(packet)
+    wait_until(lambda: len(streams) == 2)
+    assert [stream.config.min_score for stream in streams] == [0.9, 0.9]
 
 
 def test_the_node_goes_through_its_life_twice(node_with, weights, draw_events, monkeypatch):
@@ -260,7 +288,7 @@ def test_the_node_goes_through_its_life_twice(node_with, weights, draw_events, m
         node.source.put(packet_of(draw_events(), 2))
         wait_until(lambda: node.published)  # with the same weights, in a new stream
         assert node.trigger_deactivate() == "success" and node.trigger_cleanup() == "success"
-        assert len(node.destroyed) == 4 * (life + 1) and not hasattr(node, "_predictor")
+        assert len(node.destroyed) == 4 * (life + 1) and node._predictor is None
         node.published.clear()
         if life == 0:
             assert node.start()
