@@ -145,12 +145,16 @@ def _read_mot(path: Path, source: VideoSource, columns: Sequence[str]) -> tuple[
             frame, track, left, top, w, h = values[:6]
             if len(values) > 6 and values[6] == 0:
                 continue  # MOT marks this entry as one to be ignored
-            class_id = int(values[7]) - 1 if len(values) > 7 and values[7] >= 1 else 0
         except ValueError:
             raise UserError(
                 "labels.form", name=f"line {number}", needed="`frame,track,left,top,width,height`"
             ) from None
-        rows.append((int(frame) - 1, left, top, w, h, class_id, number_of_track(track)))
+        class_id = values[7] if len(values) > 7 and values[7] != -1 else 1.0  # -1: none, as trackers write it
+        for name, value in (("frame", frame), ("class", class_id)):
+            if value < 1 or not value.is_integer():
+                needed = "whole numbers, counted from 1"
+                raise UserError("labels.form", name=f"line {number}", found=f"{name} {value:g}", needed=needed)
+        rows.append((int(frame) - 1, left, top, w, h, int(class_id) - 1, number_of_track(track)))
     return rows, []
 
 

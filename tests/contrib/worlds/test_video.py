@@ -347,6 +347,10 @@ def test_the_number_in_a_name_is_the_frame(clip, tmp_path, first):
         ("short/000.txt", None, "0 0.5 0.5", "labels.form"),
         ("tracks.txt", None, f"1,{(1 << 32) + 1},10,20,24,24", "labels.form"),
         ("classes.txt", None, f"1,7,10,20,24,24,1,{1 << 40}", "labels.class"),
+        ("from_zero.txt", None, "0,7,10,20,24,24", "labels.form"),
+        ("half.txt", None, "1.5,7,10,20,24,24", "labels.form"),
+        ("zero_class.txt", None, "1,7,10,20,24,24,1,0", "labels.form"),
+        ("half_class.txt", None, "1,7,10,20,24,24,1,2.5", "labels.form"),
     ],
 )
 def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, name, label_format, content, key):
