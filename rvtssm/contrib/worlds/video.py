@@ -87,9 +87,9 @@ class VideoSource:
         return values @ np.array((0.0722, 0.7152, 0.2126), np.float32)  # blue, green, red: ITU-R BT.709
 
 
-def read_picture(path: Path) -> np.ndarray:
-    """Return a picture (H, W, 3) with the bits that it has; raise UserError if it cannot be read."""
-    picture = cv2.imread(str(path), cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR)
+def read_picture(path: Path, flags: int = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR) -> np.ndarray:
+    """Return a picture (H, W, 3), by default with the bits that it has; raise UserError if it cannot be read."""
+    picture = cv2.imread(str(path), flags)
     if picture is None:
         raise UserError("file.damaged", name=path, found="not a picture", advice="copy it again or remove it")
     return picture

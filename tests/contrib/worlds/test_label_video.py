@@ -1,5 +1,6 @@
 """Boxes of a teacher become tracks, and clips become recordings with labels to train on."""
 
+import shutil
 import sys
 from contextlib import closing
 from dataclasses import replace
@@ -195,9 +196,36 @@ def test_clips_become_recordings_with_labels(clips, tmp_path, monkeypatch, capsy
     capsys.readouterr()
     assert command.main([*words, "--seed=3"], teacher) == 2
     assert "made with seed=0 instead of 3" in capsys.readouterr().err
+    assert command.main([*words, "--size", "64", "96"], teacher) == 2
+    assert "made with size=[96, 128] instead of [64, 96]" in capsys.readouterr().err
+    (tmp_path / "other.onnx").write_bytes(b"another teacher")
+    assert command.main([*words, f"--teacher={tmp_path / 'other.onnx'}"], teacher) == 2
+    assert "made with teacher=" in capsys.readouterr().err
     assert command.main(words, lambda picture: pytest.fail("the teacher was asked again")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
     assert times == [path.stat().st_mtime_ns for path in sorted((out / "train").iterdir())]
+
+
+def test_a_teacher_of_the_same_size_is_another_one_and_a_damaged_picture_is_refused(clips, tmp_path, capsys):
+    words, asked = [str(clips), f"--fps={FPS:g}", "--versions=0"], []
+    teacher = tmp_path / "teacher.onnx"
+    for number, content in enumerate((b"one", b"two")):
+        teacher.write_bytes(content)
+        out = f"--out={tmp_path / str(number)}"
+        (tmp_path / str(number)).mkdir()
+        if number:
+            shutil.copytree(tmp_path / "0" / "teacher", tmp_path / "1" / "teacher")
+
+        def watch(picture, content=content):
+            asked.append(content)
+            return np.zeros((0, 6))
+
+        assert command.main([*words, f"--teacher={teacher}", out], watch) == 0
+    assert set(asked) == {b"one", b"two"}
+    (clips / "walk" / "007.png").write_bytes(b"cut")
+    capsys.readouterr()
+    assert command.main([*words, f"--teacher={teacher}", f"--out={tmp_path / '1'}"], watch) == 2
+    assert "007.png" in capsys.readouterr().err
 
 
 def test_a_missing_package_or_file_is_one_line(clips, tmp_path, monkeypatch, capsys):

@@ -29,6 +29,7 @@ give clips that test a detector later.
 """
 
 import argparse
+import hashlib
 import itertools
 import sys
 from collections.abc import Iterator, Sequence
@@ -150,10 +151,14 @@ def main(argv: Sequence[str] | None = None, teacher: Teacher | None = None) -> i
     options.out = options.out.resolve()
     try:
         seconds, counts, unsure = 0.0, np.zeros(len(SPEC.class_names), int), 0
-        teacher_name = str(options.teacher.stat().st_size) if options.teacher.is_file() else ""
+        content = options.teacher.read_bytes() if options.teacher.is_file() else b""
+        teacher_name = hashlib.sha256(content).hexdigest()
         teacher = teacher or open_yolox(options.teacher)
         number, videos = 0, clips(options.clips)
-        claim(options.out / "label_video.json", {"seed": options.seed}, has_files=False)
+        # All that decides the recordings, beside the clips. A folder of an earlier version does not say all of it.
+        decisive = {"seed": options.seed, "size": list(options.size), "fps": options.fps, "seconds": options.seconds}
+        decisive["teacher"] = teacher_name
+        claim(options.out / "label_video.json", decisive, False, lambda earlier: decisive | earlier)
         for clip in videos:
             for name, length, boxes in record_clip(clip, teacher, teacher_name, options):
                 is_sure = boxes["pseudo_score"] > 0

@@ -11,7 +11,7 @@ import numpy as np
 
 from rvtssm.boxes import pairwise_iou
 from rvtssm.contrib.worlds.label_video.boxes import INSIDE, LOW, MOVING, SAME_IOU, Teacher
-from rvtssm.contrib.worlds.video import VideoSource, picture_files
+from rvtssm.contrib.worlds.video import VideoSource, picture_files, read_picture
 from rvtssm.system.files import atomic_file
 
 WATCHED_HZ = 8.0
@@ -130,8 +130,7 @@ def read_frames(source: VideoSource) -> Iterator[np.ndarray]:
     """Yield the frames of a clip, (H, W, 3) uint8."""
     if source.names:
         for path in picture_files(source.path):
-            if (frame := cv2.imread(str(path), cv2.IMREAD_COLOR)) is not None:
-                yield frame
+            yield read_picture(path, cv2.IMREAD_COLOR)
         return
     capture = cv2.VideoCapture(str(source.path))
     try:
