@@ -39,8 +39,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv)
     try:
-        if options.target.resolve() == options.source.resolve():
-            raise ValueError(f"{options.source} would be replaced; give the target another name")
+        if options.target.exists():
+            raise ValueError(f"{options.target} exists already; delete it, or choose another name")
         content = load_file(options.source, trust_pickle=options.trust_pickle)
         if "state_dict" not in content:
             raise ValueError(f"{options.source} has no state_dict; give the Lightning .ckpt file itself")

@@ -31,6 +31,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         "default, if those that shrink to the stride cost too much accuracy",
     )
     options = parser.parse_args(argv)
+    if options.target.exists():  # without a target, the first source would be one
+        parser.error(f"{options.target} exists already; delete it, or choose another name")
     try:
         read = [read_checkpoint(source) for source in options.sources]
     except UserError as error:

@@ -110,7 +110,10 @@ def test_mistakes_get_one_line_and_leave_no_file(convert, official, tmp_path, ca
     path, _, sizes = official()
     target = tmp_path / "ours.ckpt"
     assert "there is no such checkpoint" in refused(convert, capsys, tmp_path / "missing.ckpt", target, *sizes)
-    assert "s5.ckpt would be replaced" in refused(convert, capsys, path, path, *sizes)
+    assert "s5.ckpt exists already" in refused(convert, capsys, path, path, *sizes)
+    (tmp_path / "other.ckpt").write_text("of somebody")
+    assert "other.ckpt exists already" in refused(convert, capsys, path, tmp_path / "other.ckpt", *sizes)
+    assert (tmp_path / "other.ckpt").read_text() == "of somebody"
     assert "classes, but onempx has" in refused(convert, capsys, path, target, "--dataset", "onempx", *sizes[2:])
     assert "base has 64" in refused(convert, capsys, path, target, *sizes[:2], "--size", "base")
     assert "divisor" in refused(convert, capsys, path, target, *sizes[:2], "--head-dim", 3)

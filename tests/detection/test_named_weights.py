@@ -283,6 +283,12 @@ def test_the_mean_of_three_checkpoints(live_checkpoint, tmp_path, capsys):
         write_checkpoint(file, checkpoint.detector, checkpoint)
     save_mean([str(tmp_path / "mean.ckpt"), *map(str, files)])
     assert read_checkpoint(tmp_path / "mean.ckpt").may_shrink_windows
+    before = files[0].read_bytes()
+    with pytest.raises(SystemExit):  # as without a target, where the first source would be lost
+        save_mean(list(map(str, files)))
+    assert "0.ckpt exists already" in capsys.readouterr().err
+    assert files[0].read_bytes() == before
+    (tmp_path / "mean.ckpt").unlink()
     save_mean([str(tmp_path / "mean.ckpt"), *map(str, files), "--slide"])
     assert not read_checkpoint(tmp_path / "mean.ckpt").may_shrink_windows
     mean = read_checkpoint(tmp_path / "mean.ckpt").detector.state_dict()
@@ -291,13 +297,13 @@ def test_the_mean_of_three_checkpoints(live_checkpoint, tmp_path, capsys):
     checkpoint.spec = replace(checkpoint.spec, class_names=("bus", *checkpoint.spec.class_names[1:]))
     write_checkpoint(files[2], checkpoint.detector, checkpoint)
     with pytest.raises(SystemExit):
-        save_mean([str(tmp_path / "mean.ckpt"), *map(str, files)])
+        save_mean([str(tmp_path / "other.ckpt"), *map(str, files)])
     assert "2.ckpt knows ('bus'," in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        save_mean([str(tmp_path / "mean.ckpt"), str(tmp_path / "none.ckpt")])
+        save_mean([str(tmp_path / "other.ckpt"), str(tmp_path / "none.ckpt")])
     assert "none.ckpt" in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        save_mean([str(tmp_path), str(files[0])])
+        save_mean([str(files[0] / "mean.ckpt"), str(files[0])])
     assert "cannot be written" in capsys.readouterr().err
 
 
