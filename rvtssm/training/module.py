@@ -17,6 +17,7 @@ A validation runs whole recordings and picks the best weights.
 
 from __future__ import annotations
 
+import shlex
 import time
 import warnings
 from collections import defaultdict
@@ -177,7 +178,8 @@ class DetectionModule(L.LightningModule):
         # What a user can do about it.
         step = self.trainer.global_step
         lower = self.settings.optim.learning_rate / 10
-        go_on = f"rvtssm train out={self.trainer.default_root_dir} resume=auto optim.learning_rate={lower:g}"
+        words = (f"out={self.trainer.default_root_dir}", "resume=auto", f"optim.learning_rate={lower:g}")
+        go_on = shlex.join(["rvtssm", "train", *words])
         raise UserError(
             "run.not_finite",
             name=f"training stopped before step {step + 1}, which is not finite",

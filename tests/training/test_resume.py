@@ -688,12 +688,13 @@ def test_a_loss_that_is_not_finite_ends_the_run_and_names_its_recordings(poisone
 
 def test_a_gradient_alone_ends_the_run_and_the_command_that_is_named_goes_on(poisoned, toy_config, tmp_path):
     options = ("optim.h2_weight=0.1", "training.precision=float64", "training.freeze_batchnorm=true")
-    message = poisoned(tmp_path, "gradient", *options, "training.validate_every=4")  # nothing was saved before
+    out = tmp_path / "my run"
+    message = poisoned(out, "gradient", *options, "training.validate_every=4")  # nothing was saved before
     assert "nan" not in message and "; gradients neck." in message
-    command = f"out={tmp_path} resume=auto optim.learning_rate=2e-05"
-    assert command in message
-    train(toy_config(tmp_path, *FOUR_STEPS, *options, "training.validate_every=4", *command.split()[1:]))
-    assert load_file(last_checkpoint(tmp_path))["global_step"] == 4
+    assert f"rvtssm train 'out={out}' resume=auto optim.learning_rate=2e-05" in message
+    words = ("training.validate_every=4", "resume=auto", "optim.learning_rate=2e-05")
+    train(toy_config(out, *FOUR_STEPS, *options, *words))
+    assert load_file(last_checkpoint(out))["global_step"] == 4
 
 
 def test_weights_that_are_not_finite_are_not_written(toy_config, tmp_path):
