@@ -121,8 +121,9 @@ private:
         const int64_t height = network_.frame_shape[2], width = network_.frame_shape[3];
         std::vector<uint8_t> counts(network_.frame_shape[1] * height * width, 0);
         for (const Event* event = first; event != last; event++) {
+            if (event->x < 0 || event->x >= width || event->y < 0 || event->y >= height) continue;  // beside the frame
             int64_t bin = (event->t - start_us) * num_bins_ / (end_us - start_us);
-            uint8_t& count = counts[((event->p * num_bins_ + bin) * height + event->y) * width + event->x];
+            uint8_t& count = counts[(((event->p == 1) * num_bins_ + bin) * height + event->y) * width + event->x];
             if (count < count_cutoff_) count++;
         }
         return counts;
