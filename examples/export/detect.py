@@ -98,6 +98,7 @@ def best_boxes(boxes, scores, min_score=MIN_SCORE, nms_iou=0.45):
 def main():
     """Detect at HZ windows per second, which overlap above the rate of training, because they are as long as there."""
     t, x, y, p = np.loadtxt(sys.stdin, np.int64, ndmin=2).T
+    p = (p == 1).astype(np.int64)  # others, such as -1, are darker
     begin(t[0])
     for k in range(1, (t[-1] - t[0]) * HZ // 1_000_000 + 1):
         end_us = t[0] + k * 1_000_000 // HZ

@@ -42,7 +42,8 @@ def rows_of(command: list, lines: list[str], folder: Path) -> np.ndarray:
 def test_the_boxes_are_those_of_python_over_carried_windows(detect, exported):
     _, folder = exported()
     events = random_events(30_000, 5, 430_000, 7_000_000, fills_span=True)
-    lines = [f"{t} {x} {y} {p}" for t, x, y, p in zip(events.t, events.x, events.y, events.p, strict=True)]
+    columns = zip(events.t, events.x, events.y, 2 * events.p.astype(int) - 1, strict=True)  # darker is -1
+    lines = [f"{t} {x} {y} {p}" for t, x, y, p in columns]
     lines[1:1] = [f"{events.t[0]} 64 47 1", f"{events.t[0]} 9999999 0 1"]  # beside the frame, where nothing is counted
     rows = rows_of([detect, folder / "model.onnx", str(MIN_SCORE)], lines, folder)
     config = PostprocessConfig(min_score=MIN_SCORE)
