@@ -100,7 +100,8 @@ def _split(verb: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
         # Several values: paths by commas, lists with brackets, all else as Hydra has it.
         (override,) = composition.parsed([word])
         if not override.is_sweep_override():
-            fixed.append(word)
+            # One path with commas, which stands between quotation marks.
+            fixed.append(f"{key}={override.value()}" if is_path(verb, key) else word)
         elif is_path(verb, key):
             swept.append(f"{key}={','.join(map(_plain, _values(override)))}")
         elif override.is_choice_sweep() and _holds_list(verb, key) and "[" not in value:

@@ -15,7 +15,7 @@ from rvtssm.cli import main as cli
 from rvtssm.cli.composition import full_words
 from rvtssm.cli.inputs import default_out, weights_label
 from rvtssm.cli.main import compose, main
-from rvtssm.cli.sweeps import objective
+from rvtssm.cli.sweeps import _split, objective
 from rvtssm.cli.words import RUN_FILES, overrides, run_files, unlike_others
 from rvtssm.evaluation.report import EvaluationReport
 from rvtssm.models import ModelConfig
@@ -262,3 +262,9 @@ def test_a_sweep_searches_for_the_best_average_precision(tmp_path):
     assert objective("evaluate", [EvaluationReport("", "gen1", rows, {})]) == 0.2
     assert objective("generate", None) is None
     assert objective("evaluate", []) is None  # in all processes of a launcher but the first
+
+
+def test_a_path_with_commas_stands_between_quotation_marks_in_a_sweep():
+    fixed, swept = _split("train", ["dataset.raw_dir='data, a=1 [b]'", "seed=0,1"])
+    assert "dataset.raw_dir=data, a=1 [b]" in fixed
+    assert swept == ["seed=0,1"]
