@@ -110,14 +110,16 @@ def _sides(path: Path, entry: Any, name: str) -> list[float]:
 def _read_coco(path: Path, spec: DatasetSpec | None) -> LabelSet:
     """Return the labels of a COCO data set.
 
-    Images with `recording` and `t_us` are frames of recordings. Images without both are one recording, in order.
+    Images with `recording` and `t_us` are frames of recordings. Without `recording`, all belong to one; without `t_us`
+    too, they are in order.
     """
     content = _read_json(path)
     with file_errors(path, " is not a COCO data set", "give images, annotations and categories", CONTENT_ERRORS):
         names = {_whole(path, category, "id"): str(category["name"]) for category in content["categories"]}
         images, annotations = content["images"], content["annotations"]
-        with_times = sum("recording" in image and "t_us" in image for image in images)
-        if with_times not in (0, len(images)):
+        with_times = sum("t_us" in image for image in images)
+        with_recordings = sum("recording" in image for image in images)
+        if with_times not in (0, len(images)) or with_recordings not in (0, with_times):
             raise UserError("file.damaged", name=path, found="some images have recording and t_us, others do not")
         if not with_times and spec is not None and spec.skip_us:
             found = f"images without t_us, and {spec.name} leaves out the first {spec.skip_us / 1e6:g} s"
@@ -127,7 +129,7 @@ def _read_coco(path: Path, spec: DatasetSpec | None) -> LabelSet:
         for number, image in enumerate(images, start=1):  # since labels at time 0 may be too early to be scored
             place = (path.stem, number)
             if with_times:
-                place = str(image["recording"]), _whole(path, image, "t_us")
+                place = str(image.get("recording", path.stem)), _whole(path, image, "t_us")
             places[_whole(path, image, "id")] = place
         if len(places) != len(images) or len(set(places.values())) != len(images):
             raise UserError("file.damaged", name=path, found="two images have the same id or the same time")
@@ -253,7 +255,12 @@ def _add_coco(path: Path, labels: LabelSet, found: Mapping[str, dict[int, list[A
                 recording, t_us = only, _whole(path, box, "image_id")
             else:
                 raise UserError("file.kind", name=path, found="a COCO result for recordings", advice="give COCO labels")
-            class_id = _class_of(path, _whole(path, box, "category_id"), labels.spec.disk_class_ids, labels.spec)
+            category_id = _whole(path, box, "category_id")
+            class_id = _class_of(path, category_id, labels.spec.disk_class_ids, labels.spec)
+            known = labels.spec.class_names[class_id]
+            if box.get("category", known) != known:
+                wrong = f"category_id {category_id} is {known} in the labels and {box['category']} in a box"
+                raise UserError("file.content", name=path, found=wrong, advice="give both the same ids")
             xyxy = ltwh_to_xyxy(np.array([_sides(path, box, "bbox")], np.float32))[0]
             found[recording].setdefault(t_us, []).append((xyxy, _number(path, "score", box["score"]), class_id))
 

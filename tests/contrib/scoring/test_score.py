@@ -150,6 +150,7 @@ def test_several_detectors_are_compared_in_pairs(recordings, tmp_path, capsys):
         (lambda labels, found: labels.pop("categories"), "file.damaged", "not a COCO data set"),
         (lambda labels, found: labels["annotations"][0].update(category_id=9), "file.content", "class 9; "),
         (lambda labels, found: found[0].update(category_id=9), "file.content", "class 9; "),
+        (lambda labels, found: found[0].update(category="tram"), "file.content", "and tram in a box"),
         (lambda labels, found: found[0].update(score=float("nan")), "file.content", "score is nan"),
         (lambda labels, found: labels["annotations"][0].update(image_id=-9), "file.content", "image_id -9; "),
         (lambda labels, found: found[0].update(image_id=-9), "file.content", "image_id -9; "),
@@ -188,20 +189,25 @@ def test_what_is_not_in_a_written_form_is_refused(recordings, tmp_path, spoil, k
         rvtssm.score(detections, labels)
 
 
-@pytest.mark.parametrize("with_times", [False, True])
-def test_the_first_image_counts_like_the_others(tmp_path, with_times):
+@pytest.mark.parametrize("given", [(), ("t_us",), ("recording", "t_us")], ids=str)
+def test_the_first_image_counts_like_the_others(tmp_path, given):
     """Of four boxes, one in each image, the first one is not found. Images are numbered, or begin at time 0."""
     images, boxes = [], []
     for number in range(4):
         images.append({"id": number + 7, "width": 96, "height": 64})
-        if with_times:
-            images[-1].update(recording="walk", t_us=50_000 * number)
+        place = {"recording": "walk", "t_us": 50_000 * number}
+        images[-1].update({name: place[name] for name in given})
         boxes.append({"id": number, "image_id": number + 7, "category_id": 1, "bbox": [1, 1, 20, 20], "score": 0.9})
     content = {"images": images, "annotations": boxes, "categories": [{"id": 1, "name": "person"}]}
     (tmp_path / "labels.json").write_text(json.dumps(content))
     (tmp_path / "found.json").write_text(json.dumps(boxes[1:]))
     (report,) = rvtssm.score(tmp_path / "found.json", tmp_path / "labels.json", bootstrap=0).values()
     assert report.rows[0]["AP"] == pytest.approx(76 / 101) and report.conditions["scored"].startswith("4 boxes; all")
+    if "t_us" in given:  # then the time of a line is enough
+        line = {"t_us": 150_000, "detections": [{"xyxy": [1, 1, 21, 21], "class": "person", "score": 0.9}]}
+        (tmp_path / "found.jsonl").write_text(json.dumps(line) + "\n")
+        (report,) = rvtssm.score(tmp_path / "found.jsonl", tmp_path / "labels.json", bootstrap=0).values()
+        assert report.rows[0]["AP"] == pytest.approx(26 / 101)
 
 
 def test_detections_are_named_and_named_once(tmp_path):
