@@ -42,4 +42,4 @@ def rendered_recording(
     return recording_of(draw, config, split, index, sensor_hw, _MOST_SCENES)
 
 
-RENDERED_WORLD = Simulation(SPEC, recipe=2, draw=rendered_recording, unread=("scene", "assets"))
+RENDERED_WORLD = Simulation(SPEC, recipe=3, draw=rendered_recording, unread=("scene", "assets"))

@@ -11,7 +11,18 @@ from rvtssm.contrib.worlds.rendered.motion import CameraTrip, Path, halting, lin
 from rvtssm.contrib.worlds.rendered.raster import SRGB, Light
 from rvtssm.contrib.worlds.rendered.roadside import KERB_M, Roadside, Street
 from rvtssm.contrib.worlds.rendered.scene import Flicker, RenderedScene
-from rvtssm.contrib.worlds.rendered.scene_kinds import CAR, EMPTY, HAND, KINDS, OPEN, REST, SUBURB, Range, SceneKind
+from rvtssm.contrib.worlds.rendered.scene_kinds import (
+    AIR,
+    CAR,
+    EMPTY,
+    HAND,
+    KINDS,
+    OPEN,
+    REST,
+    SUBURB,
+    Range,
+    SceneKind,
+)
 from rvtssm.contrib.worlds.rendered.stage import Stage, pose
 from rvtssm.contrib.worlds.rendered.traffic import Cast, standing
 from rvtssm.contrib.worlds.rules import drawn_sensor, log_uniform
@@ -54,7 +65,7 @@ def build_scene(
     Args:
         assets: The models.
         kind: What the scene contains.
-        manner: How the camera is carried: CAR, HAND or REST.
+        manner: How the camera is carried: CAR, HAND, REST or AIR.
         sensor_hw: Height and width of the frame in pixels.
         duration_us: Length of the recording in microseconds.
         config: Limits of the sensor and the lens, and the share of scenes at dusk.
@@ -161,6 +172,12 @@ class _Builder:
             shake = shaking((0.02, 0.006, 0.006, 0.004), rng)
             pitch, turn = rng.normal(-0.02, 0.03), rng.normal(0, 0.04)
             return CameraTrip(self._own_path(), height_m, rng.uniform(0.0, 1.0), turn, 0.0, pitch, shake)
+        if self.manner == AIR:  # above the road, it looks down and in any direction but back
+            height_m = rng.uniform(5, 18)
+            path = line(rng.uniform(-1, 1) * main.half_m, 0.0, 0.0, steady(self.duration_s, rng.uniform(0, 6), rng))
+            pitch = -math.atan2(1.0, rng.uniform(0.8, 2.5))
+            shake = shaking((0.05, 0.02, 0.02, 0.02), rng)
+            return CameraTrip(path, height_m, 0.0, rng.uniform(-1.2, 1.2), rng.normal(0, 0.25), pitch, shake)
         height_m = rng.uniform(1.3, 1.75)
         beside = main.half_m + main.pavement_m * rng.uniform(0.3, 0.9)
         side = rng.choice((-1, 1))
@@ -324,9 +341,11 @@ class _Builder:
         """Return x, z and the heading of something that comes through the view of a camera at 2 to 8 m or farther."""
         rng = self.rng
         away = rng.uniform(2, 8) if rng.random() < 0.5 else rng.uniform(8, 25)
-        beside = rng.uniform(-0.5, 0.5) * away
         ahead, right = rotation[2], rotation[0]
         level = max(math.hypot(ahead[0], ahead[2]), 1e-6)
+        if self.manner == AIR:  # around the point of the ground in the middle of the view
+            away = rng.uniform(0.6, 1.7) * position[1] * level / -ahead[1]
+        beside = rng.uniform(-0.5, 0.5) * away
         x = position[0] + ahead[0] / level * away + right[0] * beside
         z = position[2] + ahead[2] / level * away + right[2] * beside
         across = math.atan2(right[0], right[2]) + float(rng.choice((0.0, math.pi)))

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 Range = tuple[float, float]
 
-CAR, HAND, REST = "car", "hand", "rest"  # how a camera is carried
+CAR, HAND, REST, AIR = "car", "hand", "rest", "air"  # how a camera is carried
 CITY, SUBURB, OPEN = "city", "suburb", "open"  # what stands beside the road
 
 
@@ -61,6 +61,10 @@ KINDS = {
     "two_wheelers": SceneKind(
         1.0, cameras=(CAR, HAND, REST), speed_m_per_s=(3, 9), ahead=(0, 1), oncoming=(0, 1), walkers=(0, 4),
         riders=(3, 8),
+    ),
+    "above": SceneKind(
+        1.0, cameras=(AIR,), roadsides=(CITY, SUBURB, OPEN), speed_m_per_s=(4, 12), parked=(0, 0.3), walkers=(3, 12),
+        riders=(0, 3),
     ),
 }  # fmt: skip
 # Scenes without people, vehicles and two-wheelers, from which a detector learns to stay silent.
