@@ -3,8 +3,9 @@
     python -m benchmarks.worlds gate --folder DIR --assets MODELS --footage FOOTAGE --pedro PEDRO \
         [--drive FILE_td.dat --boxes FILE_bbox.npy] [--clips 64] [--steps 2000] [--start WEIGHTS]
 
-From the weights `--start`, four trainings of `--steps` steps see `--clips` recordings each: painted drives, rendered
-scenes, half of each, and these halves as cameras with longer refractory times send them. The mean of the weights in
+From the weights `--start`, five trainings of `--steps` steps see `--clips` recordings each: painted drives, rendered
+scenes, half of each, these halves as cameras with longer refractory times send them, and rendered scenes of people
+before a camera that moves. The mean of the weights in
 MEAN is that of `--start` and of three trainings. All are scored on the known footage and on PEDRo
 (`benchmarks.transfer`), and on a real drive with boxes. One process runs at a time. What is complete is not done again,
 so the same command goes on after an interruption.
@@ -46,11 +47,15 @@ RENDERED = (
     "synthetic.world.max_lines=400", "synthetic.world.dusk_share=0.15", "synthetic.world.empty_share=0.08",
     "synthetic.world.distortion=0.15",
 )  # fmt: skip
+PEOPLE = (
+    *RENDERED, "synthetic.scenes=[above,above,pavement,square,two_wheelers]", "synthetic.ego_motion_share=0.9",
+    "synthetic.seed=41",
+)  # fmt: skip
 TRAINING = (
     "experiment=street_tiny", "optim.learning_rate=4e-4", "sampling.batch_size=2",
     "training.average=0.995", "training.checkpoint_every=50", "resume=auto",
 )  # fmt: skip
-ARMS = ("painted", "rendered", "mixed", "recovering")
+ARMS = ("painted", "rendered", "mixed", "recovering", "people")
 MEAN = ("rendered", "mixed", "recovering")
 RECOVERY_MS = (0, 3, 10)  # within which a pixel of `recovering` sends no second event, by recording in turn
 BEFORE = "before"
@@ -78,7 +83,8 @@ class Gate:
     def run(self) -> list[dict[str, Any]]:
         """Do what is missing, and return one row per training."""
         self._generate("painted", *PAINTED)
-        self._generate("rendered", *RENDERED, f"synthetic.assets={self.assets}")
+        for name, words in (("rendered", RENDERED), ("people", PEOPLE)):
+            self._generate(name, *words, f"synthetic.assets={self.assets}")
         self._mix()
         self._recover()
         rows = [self._scored(BEFORE, self.start)]
