@@ -8,7 +8,6 @@ import numpy as np
 
 from rvtssm.contrib.worlds.rendered.assets import Assets
 from rvtssm.contrib.worlds.rendered.motion import CameraTrip, Path, halting, line, shaking, steady, turned
-from rvtssm.contrib.worlds.rendered.raster import SRGB, Light
 from rvtssm.contrib.worlds.rendered.roadside import KERB_M, Roadside, Street
 from rvtssm.contrib.worlds.rendered.scene import Flicker, RenderedScene
 from rvtssm.contrib.worlds.rendered.scene_kinds import (
@@ -23,9 +22,10 @@ from rvtssm.contrib.worlds.rendered.scene_kinds import (
     Range,
     SceneKind,
 )
+from rvtssm.contrib.worlds.rendered.scene_light import drawn_light, drawn_veil
 from rvtssm.contrib.worlds.rendered.stage import Stage, pose
 from rvtssm.contrib.worlds.rendered.traffic import Cast, standing
-from rvtssm.contrib.worlds.rules import drawn_sensor, log_uniform
+from rvtssm.contrib.worlds.rules import drawn_sensor
 from rvtssm.contrib.worlds.worlds_config import WorldConfig
 
 _SIGHT_M = 160.0
@@ -114,10 +114,11 @@ class _Builder:
         self._screens()
         veil = None
         if self.manner == CAR and rng.random() < 0.5:
-            veil = self._veil(height, width)
+            veil = drawn_veil(height, width, self.is_dusk, rng)
         packed = self.stage.packed()
+        light = drawn_light(self.assets, self.is_dusk, rng)
         return RenderedScene(
-            packed, self.cast.actors, camera, self._light(), focal_px, height, width, self.duration_us,
+            packed, self.cast.actors, camera, light, focal_px, height, width, self.duration_us,
             rng.uniform(0, config.lens_blur), rng.uniform(0, config.distortion), veil, self.flickers,
         )  # fmt: skip
 
@@ -364,43 +365,9 @@ class _Builder:
         for k in range(2 if rng.random() < 0.2 else 1):
             self.cast.walker(line(x + 0.55 * k, z + 0.2 * k, heading, reached), height_m)
 
-    # --- light -------------------------------------------------------------------------------------------------------
-
     def _screens(self) -> None:
         rng = self.rng
         for _ in range(self._count(self.kind.screens)):
             instance = self.roadside.screen(self.main, rng.uniform(4, 20), int(rng.choice((-1, 1))))
             hz = float(rng.choice((rng.uniform(1, 12), 50.0, 60.0, 100.0)))
             self.flickers.append(Flicker(instance, hz, rng.uniform(0.2, 1.0), bool(rng.random() < 0.5)))
-
-    def _veil(self, height: int, width: int) -> np.ndarray:
-        """Return what a windscreen mirrors: a dashboard, mostly in the lower part of the picture."""
-        rng = self.rng
-        coarse = rng.uniform(0, 1, (6, 8))
-        rows = np.linspace(0, 5, height)
-        columns = np.linspace(0, 7, width)
-        across = np.array([np.interp(columns, np.arange(8), row) for row in coarse])
-        smooth = np.array([np.interp(rows, np.arange(6), column) for column in across.T]).T
-        falling = np.linspace(0.3, 1.0, height)[:, None]
-        brightness = 0.15 if self.is_dusk else 1.0
-        return (rng.uniform(0.0, 0.12) * brightness * smooth * falling).astype(np.float32)
-
-    def _light(self) -> Light:
-        """Return an overcast sky with contact shadows, a sun from any side, or dusk."""
-        rng = self.rng
-        skies = self.assets.textures["sky"]
-        picture = skies[rng.integers(len(skies))][0]
-        upper = SRGB[picture[: max(2, picture.shape[0] // 2 - 6)]]
-        upper = np.roll(upper, int(rng.integers(upper.shape[1])), axis=1)
-        angle, high = rng.uniform(0, 2 * math.pi), math.radians(rng.uniform(15, 60))
-        sun = np.array([math.sin(angle) * math.cos(high), math.sin(high), math.cos(angle) * math.cos(high)])
-        if self.is_dusk:
-            sky = 0.5 + 0.3 * upper
-            brightness = log_uniform(0.03, 0.25, rng)
-            return Light(sun, 0.0, 0.5, 0.32, 0.4, 0.0, brightness, sky.astype(np.float32))
-        brightness = rng.uniform(0.6, 1.0)
-        if rng.random() < 0.55:
-            sky = np.full_like(upper, rng.uniform(0.7, 1.0)) + 0.1 * upper
-            return Light(sun, 0.0, 0.5, 0.32, rng.uniform(0.4, 0.6), 0.0, brightness, sky.astype(np.float32))
-        sky = 0.25 + 0.85 * upper
-        return Light(sun, rng.uniform(0.5, 0.9), 0.32, 0.23, 0.18, 6.0, brightness, sky.astype(np.float32))
