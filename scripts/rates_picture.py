@@ -36,6 +36,8 @@ def main() -> None:
         "--start-s", type=float, default=2.0, help="of the pictures; before, the detector runs at 20 Hz"
     )
     options = parser.parse_args()
+    if options.out.exists():
+        parser.error(f"{options.out} exists already; delete it, or choose another name")
 
     predictor, recording = rvtssm.load(options.checkpoint), rvtssm.open(options.recording)
     height, width = recording.height, recording.width

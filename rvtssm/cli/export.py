@@ -10,7 +10,7 @@ from rvtssm.detection.sources import find_sources
 from rvtssm.detection.summary import counted
 from rvtssm.export import precisions
 from rvtssm.export.checked_export import CHECK_STEPS, export_checked, write_weights
-from rvtssm.export.export_detector import FORMATS, check_export
+from rvtssm.export.export_detector import FORMATS, check_export, files_of
 from rvtssm.export.exported import read_weights_file
 from rvtssm.models.checkpoint import SAFETENSORS
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -30,10 +30,7 @@ def export(config: Config) -> None:
     # Weights without a graph have no size of frames and need no comparison.
     if out.suffix == SAFETENSORS and SAFETENSORS in precision.suffixes:
         if options.height or options.width or options.nms:
-            needed = (
-                "it holds weights, which take frames of any size and are no program, so height, width and nms "
-                "have no effect"
-            )
+            needed = "it holds weights, which take frames of any size; height, width and nms have no effect"
             advice = f"leave them out, or name a file that ends in {' or '.join(FORMATS.values())}"
             raise UserError("setting.conflict", name="out", found=out.name, needed=needed, advice=advice)
         write_weights(_read(config), writable(out.parent) / out.name, options.precision)
@@ -47,7 +44,6 @@ def export(config: Config) -> None:
     checkpoint = _read(config)
     judged = ""
     spec = checkpoint.spec
-    windows = checkpoint.windows
     frame_hw = options.height or spec.frame_height, options.width or spec.frame_width
     announce(
         "export",
@@ -59,7 +55,7 @@ def export(config: Config) -> None:
     )
     writable(out.parent)
     with changing_line("reading") as show:
-        frames = named(precision.calibration)(paths, spec, windows, frame_hw) if paths else None
+        frames = named(precision.calibration)(paths, spec, checkpoint.windows, frame_hw) if paths else None
         if frames is not None:
             num_read = frames.check()  # before the work as well
             judged = (
@@ -69,10 +65,7 @@ def export(config: Config) -> None:
         suppression = config.postprocess if options.nms else None
         written = export_checked(checkpoint, out, frame_hw, options.precision, frames, show, options.opset, suppression)
     height, width = written.description["frame_hw"]
-    # OpenVINO writes the weights beside the graph.
-    files = [out]
-    if out.suffix == FORMATS["openvino"]:
-        files.append(out.with_suffix(".bin"))
+    files = files_of(out)
     size = sum(file.stat().st_size for file in files) / 1e6
     say(
         f"wrote {' and '.join(map(str, files))}: {size:.1f} MB, frames of {width} x {height}, any batch and step "

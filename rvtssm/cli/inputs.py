@@ -60,12 +60,9 @@ def export_path(config: Config) -> Path:
     out = Path(needed(config.out, "out=FILE", formats))
     if out.is_dir():
         raise UserError(
-            "file.kind",
-            name=out,
-            found="it is a folder",
-            needed="the exported model is a file",
+            "file.kind", name=out, found="it is a folder", needed="the exported model is a file",
             advice="choose another name",
-        )
+        )  # fmt: skip
     return out
 
 

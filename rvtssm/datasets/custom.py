@@ -26,7 +26,7 @@ from rvtssm.records import DatasetSpec, ReadOptions
 from rvtssm.records.settings import COLUMNS_EXAMPLE, TIME_UNITS
 from rvtssm.system.files import file_errors
 from rvtssm.system.limits import check_number, shown, values_of
-from rvtssm.system.output_folder import check_replaceable, result_set
+from rvtssm.system.output_folder import check_replaceable, result_file
 from rvtssm.system.remote import is_url, local_path
 from rvtssm.system.user_error import UserError
 
@@ -371,5 +371,5 @@ def copy_descriptions(
         advice = f"change {source}, of which a copy is put here, and delete this one; or choose another folder"
         check_replaceable(target.parent, name, [name], advice)
         if replaces or not target.exists():
-            with result_set(target.parent, name, [name]) as staged:
-                (staged / name).write_bytes(content)
+            with result_file(target) as staged:
+                staged.write_bytes(content)

@@ -21,6 +21,7 @@ from rvtssm.readers.event_checks import check_events, to_events
 from rvtssm.records import DatasetSpec, Detections, Events, Windows
 from rvtssm.system.extras import check_extra
 from rvtssm.system.limits import check_choice
+from rvtssm.system.output_folder import result_file
 from rvtssm.system.user_error import UserError
 
 _SHOWN_OBJECTS = 3  # objects listed in the text of a frame
@@ -192,7 +193,8 @@ class Prediction(Sequence[WindowResult]):
             min_score: Draw boxes with at least this score.
 
         Raises:
-            UserError: The file has another suffix, or the events were not kept.
+            UserError: The file has another suffix, the events were not kept, or `save` did not write the file that is
+                there.
         """
         path = Path(path)
         if path.suffix != ".mp4":
@@ -200,7 +202,7 @@ class Prediction(Sequence[WindowResult]):
             raise UserError("file.kind", name=path, found="it is not a video", advice=advice)
         # So many windows per picture play at the speed of the recording.
         period = max(1, math.ceil(self.summary.hz / MAX_FPS - 1e-9))
-        with open_video(path, self.summary.hz / period) as write:
+        with result_file(path) as staged, open_video(staged, self.summary.hz / period) as write:
             for i in range(min(period, len(self)) - 1, len(self), period):
                 first, last = self.frames[max(0, i + 1 - period)], self.frames[i]
                 write(last._picture(first.start_us, None, min_score))

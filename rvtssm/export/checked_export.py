@@ -17,6 +17,7 @@ from rvtssm.models.checkpoint import SAFETENSORS, write_checkpoint
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.system.files import staging_folder
 from rvtssm.system.limits import check_choice
+from rvtssm.system.output_folder import result_file
 from rvtssm.system.user_error import UserError
 
 CHECK_STEPS = 10  # steps for which file and PyTorch are compared, with carried state and at changing rates
@@ -91,10 +92,11 @@ def write_weights(checkpoint: LoadedCheckpoint, out: Path, precision: str) -> No
         precision: float32, or bf16 for .safetensors.
 
     Raises:
-        UserError: The weights are an exported file themselves.
+        UserError: The weights are an exported file themselves, or no export has written the file that is there.
     """
     conversion.check_own(checkpoint)
-    write_checkpoint(out, checkpoint.detector, checkpoint.without_folders(), precision)
+    with result_file(out) as staged:
+        write_checkpoint(staged, checkpoint.detector, checkpoint.without_folders(), precision)
 
 
 def export_checked(

@@ -3,6 +3,7 @@
 The formats are `onnx` (ONNX) and `openvino` (OpenVINO, with the weights in a second file whose name ends in .bin).
 """
 
+import glob
 import json
 import logging
 import math
@@ -25,9 +26,10 @@ from rvtssm.models.checkpoint_meta import CheckpointMeta, LoadedCheckpoint, dete
 from rvtssm.models.detector import Detector
 from rvtssm.models.weight_files import DIGEST_KEY, NO_DIGEST_YET, add_digest
 from rvtssm.system.extras import check_extra
-from rvtssm.system.files import named_if_full, replace_file, staging_folder
+from rvtssm.system.files import named_if_full, staging_folder
 from rvtssm.system.limits import values_of
 from rvtssm.system.machine import check_memory
+from rvtssm.system.output_folder import check_replaceable, result_set
 from rvtssm.system.user_error import UserError
 
 FORMATS = {"onnx": ".onnx", "openvino": ".xml"}
@@ -55,9 +57,8 @@ def format_of(path: Path | str) -> str:
     found = "the name does not tell the format"
     if suffix == PROGRAM:
         found = "programs of PyTorch are neither written nor read"
-    raise UserError(
-        "file.kind", name=path, found=found, advice=f"use a name that ends in {' or '.join(FORMATS.values())}"
-    )
+    advice = f"use a name that ends in {' or '.join(FORMATS.values())}"
+    raise UserError("file.kind", name=path, found=found, advice=advice)
 
 
 def check_export(path: Path | str, precision: str) -> str:
@@ -68,8 +69,8 @@ def check_export(path: Path | str, precision: str) -> str:
         precision: The precision of its products.
 
     Raises:
-        UserError: If the format is unknown or cannot hold the precision, if a package is missing, or if the weights of
-            an .xml file would replace a file that is not from an export.
+        UserError: If the format is unknown or cannot hold the precision, if a package is missing, or if a file would be
+            replaced that no export to this name has written.
     """
     path = Path(path)
     known = precisions()[precision]
@@ -80,12 +81,20 @@ def check_export(path: Path | str, precision: str) -> str:
     check_extra(FORMATS[kind], "export", "onnx", "onnxscript")
     if kind == "openvino":
         check_extra(FORMATS[kind], "openvino", "openvino")
-        weights = path.with_suffix(".bin")
-        if weights.exists() and not path.exists():
-            found = f"it exists without {path.name}, whose weights it would hold"
-            raise UserError("file.exists", name=weights, found=found, advice="choose another name, or remove it")
     check_extra(f"precision={precision}", known.extra, *known.packages)
+    check_replaceable(path.parent, path.name, _patterns(path))
     return kind
+
+
+def files_of(path: Path) -> list[Path]:
+    """Return the files of an export. OpenVINO writes the weights beside the graph."""
+    if path.suffix == FORMATS["openvino"]:
+        return [path, path.with_suffix(".bin")]
+    return [path]
+
+
+def _patterns(path: Path) -> list[str]:
+    return [glob.escape(file.name) for file in files_of(path)]
 
 
 def check_own(checkpoint: LoadedCheckpoint) -> None:
@@ -149,8 +158,7 @@ def export_detector(
     description = _describe(checkpoint, step)
     streams = torch.export.Dim("batch", min=1, max=_MOST_STREAMS)
     state = step.init_state(2)
-    size = (2, step.detector.in_channels, *step.detector.frame_hw)
-    hist = torch.zeros(size, dtype=torch.uint8)
+    hist = torch.zeros(2, step.detector.in_channels, *step.detector.frame_hw, dtype=torch.uint8)
     example = (hist, torch.ones(2), state)
     shapes = {"hist": {0: streams}, "step_scale": {0: streams}, "state": [{0: streams}] * len(state)}
     # Translate, lower the precision, add the selection of boxes, convert, describe: in this order, on one file.
@@ -206,12 +214,10 @@ def _shapes(tensors: Mapping[str, torch.Tensor]) -> dict[str, list[int]]:
 
 
 def _describe(checkpoint: LoadedCheckpoint, step: DetectorStep) -> dict[str, Any]:
-    meta = checkpoint.without_folders()  # the file is made for other machines
-    empty = step.detector.empty()
     states = dict(zip(step.state_names, step.init_state(1), strict=True))
-    predictions = values_of(empty, step.prediction_names)
+    predictions = values_of(step.detector.empty(), step.prediction_names)
     return {
-        "checkpoint": meta.to_dict(),
+        "checkpoint": checkpoint.without_folders().to_dict(),  # the file is made for other machines
         "frame_hw": list(step.detector.frame_hw),
         "state": _shapes(states),
         "predictions": _shapes(predictions),
@@ -301,18 +307,24 @@ def move_file(source: Path, path: Path) -> None:
     Args:
         source: The file; an .xml file has its .bin file beside it.
         path: The new place.
+
+    Raises:
+        UserError: A file is there that no export to this name has written.
     """
-    if path.suffix == FORMATS["openvino"]:
-        path.unlink(missing_ok=True)
-        replace_file(source.with_suffix(".bin"), path.with_suffix(".bin"))
-    replace_file(source, path)
+    patterns = _patterns(path)
+    # Two files go before the next two come.
+    if len(patterns) > 1:
+        with result_set(path.parent, path.name, patterns):
+            pass
+    with result_set(path.parent, path.name, patterns) as staged:
+        for file in files_of(source):
+            file.rename(staged / file.name)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence messages that exporters print for their own developers."""
-    names = ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")
-    loggers = [*map(logging.getLogger, names)]
+    loggers = [*map(logging.getLogger, ("torch.onnx", "torch.export", "onnxscript", "onnx_ir"))]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

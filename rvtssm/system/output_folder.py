@@ -65,11 +65,15 @@ def locked(folder: Path | str) -> Iterator[None]:
             folder.mkdir(parents=True, exist_ok=True)
             lock.acquire()
     except Timeout:
+        holder = ""
+        with contextlib.suppress(OSError):
+            holder = path.read_text()
         advice = (
             "wait for it or choose another folder. If its machine was lost, a network disk may keep the lock; "
             f"then delete {path}"
         )
-        raise UserError("run.in_use", name=folder, found=f"it is in use by {_content(path)}", advice=advice) from None
+        found = f"it is in use by {holder or 'another process'}"
+        raise UserError("run.in_use", name=folder, found=found, advice=advice) from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
@@ -170,6 +174,14 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
         _write_written(folder, staged, {**written, name: sorted(new)})
 
 
+@contextlib.contextmanager
+def result_file(path: Path | str) -> Iterator[Path]:
+    """Yield a place for a file that the user names, which is a `result_set` of its own."""
+    path = Path(path)
+    with result_set(path.parent, path.name, [glob.escape(path.name)]) as staged:
+        yield staged / path.name
+
+
 def check_replaceable(folder: Path, name: str, patterns: Sequence[str], advice: str = _ELSEWHERE) -> None:
     """Raise UserError, before long work, if `result_set` of the same arguments could not replace files at its end."""
     if folder.is_dir():
@@ -194,7 +206,7 @@ def numbered_name(name: str, number: int) -> str:
 
 def _stamp(path: Path) -> str:
     """Return what tells a file that was written from one that someone else has put in its place."""
-    status = path.stat()
+    status = path.lstat()  # a link is not what was written
     return f"{path.name}:{status.st_size}:{status.st_mtime_ns}"
 
 
@@ -232,10 +244,3 @@ def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in content.items():
         (folder / name).write_bytes(data)
-
-
-def _content(path: Path) -> str:
-    try:
-        return path.read_text() or "another process"
-    except OSError:
-        return "another process"

@@ -138,13 +138,18 @@ def test_a_result_draws_itself_and_a_prediction_saves_its_video(predictor, draw_
         results[1].count("person")
     assert results[1].summary.files == () and "wrote" not in " ".join(results[1].summary.lines())
     assert np.array_equal(rvtssm.draw(structured(events), 48, 64), rvtssm.draw(events, 48, 64))
-    results[1].save(tmp_path / "a.mp4")
+    for _ in range(2):  # the second file replaces the first
+        results[1].save(tmp_path / "a.mp4")
     with av.open(str(tmp_path / "a.mp4")) as video:
         shapes = [picture.to_ndarray(format="rgb24").shape for picture in video.decode(video=0)]
     assert shapes == [wanted.shape] * (len(results[1]) // 2)  # 40 Hz in pictures of two windows
     results[1][:1]  # a slice stays a list
     with raises("file.kind"):
         results[1].save(tmp_path / "a.avi")
+    (tmp_path / "b.mp4").write_text("of someone else")
+    with raises("file.exists", "b.mp4"):
+        results[1].save(tmp_path / "b.mp4")
+    assert (tmp_path / "b.mp4").read_text() == "of someone else"
     with raises("file.kind"):
         results[1].save(tmp_path / "a.json")
 

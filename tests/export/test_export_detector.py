@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +25,7 @@ from rvtssm.export.export_detector import (
     check_export,
     describe,
     export_detector,
+    files_of,
     move_file,
     read_description,
     to_openvino,
@@ -39,8 +41,10 @@ from rvtssm.records import Events, WindowSettings
 from rvtssm.ssm import TemporalConfig
 from rvtssm.ssm.temporal_layers import TEMPORAL_LAYERS, build_temporal_layer
 from rvtssm.system import extras
+from rvtssm.system.output_folder import result_file
 from rvtssm.system.user_error import UserError
 from rvtssm.testing import as_tuple, random_state
+from tests.killed import killed_at_each_call
 
 BACKBONE = {"backbone": "timm", "timm_name": "test_convnext2"}
 OTHER_PARTS = BACKBONE | {"head": "rtdetr", "head_options": {"queries": 12, "layers": 1}}
@@ -231,8 +235,8 @@ def test_a_file_that_is_not_the_weights_does_not_stay(refused, monkeypatch):
 
 def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path, monkeypatch):
     earlier = tmp_path / "earlier" / "model.onnx"
-    earlier.parent.mkdir()
-    earlier.write_bytes(b"good")
+    with result_file(earlier) as staged:
+        staged.write_bytes(b"good")
 
     def unreadable(path):
         assert path.read_bytes() == b"model"
@@ -240,7 +244,7 @@ def test_an_earlier_file_stays_until_another_has_been_checked(refused, tmp_path,
 
     monkeypatch.setattr(checked_export, "read_exported", unreadable)
     assert "cannot be read" in refused("earlier/model.onnx")
-    assert earlier.read_bytes() == b"good" and list(earlier.parent.iterdir()) == [earlier]
+    assert earlier.read_bytes() == b"good" and list(earlier.parent.glob("[!.]*")) == [earlier]
 
 
 def test_a_place_that_cannot_be_written_is_one_line(refused, tmp_path, monkeypatch):
@@ -370,29 +374,46 @@ def test_an_xml_in_float32_equals_pytorch_and_is_described_as_the_page_says(expo
     assert names["about"] == json.loads(text)
 
 
-def test_the_two_files_of_an_xml_are_replaced_together_and_no_other_file_is(tmp_path, monkeypatch):
+def place(folder: Path, name: str, text: str) -> None:
+    """Move files with this text to a name as an export does."""
+    made = folder / text / name
+    made.parent.mkdir(parents=True, exist_ok=True)
+    for path in files_of(made):
+        path.write_text(text)
+    move_file(made, folder / name)
+
+
+def test_the_two_files_of_an_xml_are_replaced_together(tmp_path):
     """A kill at any moment leaves no .xml beside weights of another one."""
+    first, second = (partial(place, name="a.xml", text=text) for text in ("first", "second"))
+    for folder in killed_at_each_call(tmp_path, first, second):
+        assert len({path.read_text() for path in folder.glob("a.*")}) <= 1
+        place(folder, "a.xml", "third")
+        assert (folder / "a.xml").read_text() == (folder / "a.bin").read_text() == "third"
+
+
+@pytest.mark.parametrize(("name", "other"), [("a.onnx", "a.onnx"), ("a.xml", "a.xml"), ("a.xml", "a.bin")])
+def test_an_export_replaces_only_what_an_export_has_written(tmp_path, monkeypatch, name, other):
     monkeypatch.setattr(extras, "find_spec", lambda name: name)
-    (tmp_path / "new").mkdir()
-    new, old = tmp_path / "new" / "a.xml", tmp_path / "a.xml"
-    for path in (new, new.with_suffix(".bin"), old.with_suffix(".bin")):
-        path.write_text(path.parent.name)
-    with raises("file.exists"):
-        check_export(old, "float32")
-    old.write_text("old")
-    check_export(old, "float32")
-    moves, replace = [], os.replace
+    for text in ("first", "second"):
+        check_export(tmp_path / name, "float32")
+        place(tmp_path, name, text)
+    (tmp_path / other).write_text("of someone else")
+    with raises("file.exists", other):
+        check_export(tmp_path / name, "float32")  # before the work
+    with raises("file.exists", other):
+        place(tmp_path, name, "third")  # the file came meanwhile
+    assert (tmp_path / other).read_text() == "of someone else"
 
-    def move(source, path):
-        moves.append(path.suffix)
-        assert len(synced) == len(moves) and not old.exists()
-        replace(source, path)
 
-    synced = []
-    monkeypatch.setattr(os, "fsync", synced.append)
-    monkeypatch.setattr(os, "replace", move)
-    move_file(new, old)
-    assert moves == [".bin", ".xml"] and old.read_text() == old.with_suffix(".bin").read_text() == "new"
+def test_weights_replace_only_what_an_export_has_written(live_checkpoint, tmp_path):
+    path = tmp_path / "a.safetensors"
+    for _ in range(2):
+        checked_export.write_weights(live_checkpoint(), path, "float32")
+    path.write_text("of someone else")
+    with raises("file.exists", path.name):
+        checked_export.write_weights(live_checkpoint(), path, "float32")
+    assert path.read_text() == "of someone else"
 
 
 def test_an_earlier_opset_has_no_operator_for_gelu_and_gives_the_same_results(live_checkpoint, tmp_path):

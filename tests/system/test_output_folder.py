@@ -52,6 +52,13 @@ def test_a_set_replaces_the_set_before_and_nothing_else(tmp_path):
     assert visible(tmp_path / "out") == {"mine.txt": b"kept"}
 
 
+def test_a_link_that_leads_nowhere_is_a_file_of_someone_else(tmp_path):
+    (tmp_path / "a").symlink_to("nowhere")
+    with raises("file.exists"):
+        publish(tmp_path, NEW)
+    assert (tmp_path / "a").is_symlink()
+
+
 def test_an_error_keeps_the_old_set_and_removes_a_new_folder(tmp_path):
     publish(tmp_path / "out", OLD)
     for folder in (tmp_path / "out", tmp_path / "new"):
@@ -303,7 +310,8 @@ def test_a_verb_ends_with_one_line_and_keeps_what_was_there(tmp_path, capsys, ma
     if verb in OLD_RESULTS:
         out.mkdir()
         name = OLD_RESULTS[verb]
-        with result_set(out, name.partition(".")[0], [name]) as staged:
+        of_verb = name if verb == "export" else name.partition(".")[0]
+        with result_set(out, of_verb, [name]) as staged:
             (staged / name).write_text("{}")
     elif verb != "train":
         shutil.copytree(made / verb, out)

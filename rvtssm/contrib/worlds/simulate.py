@@ -20,7 +20,7 @@ from rvtssm.events.labels import Boxes, interpolated_boxes, write_boxes
 from rvtssm.readers.dat import write_dat
 from rvtssm.system.files import atomic_file, file_errors
 from rvtssm.system.limits import check_choice
-from rvtssm.system.output_folder import locked
+from rvtssm.system.output_folder import locked, result_file
 from rvtssm.system.user_error import UserError
 from rvtssm.system.workers import progress_bar
 
@@ -74,7 +74,8 @@ def simulate(config: WorldsConfig) -> None:
                 write_dat(events_path, simulate_events(frames, camera, rng), source.height, source.width)
             written.append(str(events_path))
         if boxes is not None:
-            write_boxes(boxes_path, boxes)
+            with result_file(boxes_path) as staged:
+                write_boxes(staged, boxes)
             written.append(str(boxes_path))
     say(f"wrote {' and '.join(written)}" if written else f"{events_path} is complete; nothing was written")
 

@@ -226,7 +226,7 @@ def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip,
     assert simulated(*labels) == 2 and "dataset.yaml is not YAML" in capsys.readouterr().err
     description.unlink()
     before = files()
-    assert set(before) == {"walk_td.dat", "walk_bbox.npy", ".walk.simulate.json"}
+    assert set(before) == {"walk_td.dat", "walk_bbox.npy", ".walk.simulate.json", ".rvtssm.files.json"}
     for change in ("seed=1", "fps=10", "linear=true", "sensor=blunt"):
         assert simulated(change, *labels) == 2
         assert "made from another video or other settings" in capsys.readouterr().err
@@ -236,6 +236,15 @@ def test_nothing_of_another_video_or_of_other_settings_is_replaced_or_kept(clip,
     for name in ("walk_td.dat", ".walk.simulate.json"):
         (tmp_path / "train" / name).unlink()
     assert simulated(*labels) == 2 and "walk_bbox.npy: made from another video" in capsys.readouterr().err
+
+
+def test_labels_of_someone_else_are_not_replaced(clip, tmp_path, capsys):
+    words = ["simulate", f"video={clip}", "fps=20", f"out={tmp_path}", *QUIET]
+    assert cli.main(words) == 0
+    by_hand = tmp_path / "train" / f"{clip.name}_bbox.npy"
+    by_hand.write_bytes(b"by hand")
+    assert cli.main([*words, f"labels={mot(tmp_path / 'gt.txt')}", "classes=[person]"]) == 2
+    assert "written, or changed, by someone else" in capsys.readouterr().err and by_hand.read_bytes() == b"by hand"
 
 
 def test_videos_of_names_that_are_equally_long_have_cameras_of_their_own(clip, tmp_path):
