@@ -74,6 +74,8 @@ class Recording(Decoder, EventSource):
     ) -> Iterator[Events]:
         """Return an iterator over all events, or those with start_us <= t < end_us, in blocks.
 
+        A time range needs the index, as in `between`, so the first one reads the whole file once.
+
         `faults` counts from the start of the file to the end of the block. It is complete after an iteration over all
         events.
 
@@ -100,15 +102,15 @@ class Recording(Decoder, EventSource):
 
     def _blocks(self, buffer: EventBuffer, start_us: int | None, end_us: int | None, reuse: bool) -> Iterator[Events]:
         state, num_left = self._first_state(), None
-        if start_us is not None:  # begin at the first event of the time range, or some events earlier
+        # A pass over the whole file also says what is wrong with it. For a part of the file, the index has said it.
+        is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
+        start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
+        if not is_whole:  # begin at the first event of the time range, or some events earlier
             index = self._built_index()
             first, _ = index.blocks(start_us, start_us)
             num_left = int(index.num_before[-1] - index.num_before[first])
             state = (index.states[first] if num_left else index.last_state).copy()
         self._counted = state
-        # A pass over the whole file also says what is wrong with it.
-        is_whole, limits = start_us is None and end_us is None, np.iinfo(np.int64)
-        start_us, end_us = limits.min if start_us is None else start_us, limits.max if end_us is None else end_us
         num_events, first_us, is_multiple = 0, 0, True
         for count in self._block_sizes(state, buffer, num_left):
             if not num_events:

@@ -114,6 +114,8 @@ def test_a_recording_out_of_order_is_refused_unless_it_shall_be_repaired(tmp_pat
         lambda recording: recording.read(),
         lambda recording: list(recording.iterate()),
         lambda recording: recording.between(0, 1000),
+        lambda recording: list(recording.iterate(start_us=0)),
+        lambda recording: list(recording.iterate(end_us=1000)),
         lambda recording: recording.time_range_us,
     ]
     for read in reads:
