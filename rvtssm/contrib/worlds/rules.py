@@ -25,7 +25,7 @@ def drawn_sensor(frame_hw: tuple[int, int], config: WorldConfig, rng: np.random.
     """Return a sensor; one that is smaller than the frame fills a part of it."""
     lines = round(log_uniform(config.min_lines, config.max_lines, rng))
     height, width = frame_hw
-    return Sensor(lines, min(lines, height), min(round(lines * width / height), width))
+    return Sensor(lines, min(lines, height), min(max(round(lines * width / height), 1), width))
 
 
 def log_uniform(low: float, high: float, rng: np.random.Generator) -> float:

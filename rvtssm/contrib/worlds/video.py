@@ -14,6 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from rvtssm.system.files import check_name
 from rvtssm.system.user_error import UserError
 
 PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".pgm", ".ppm", ".webp")
@@ -89,6 +90,7 @@ class VideoSource:
 
 def read_picture(path: Path, flags: int = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR) -> np.ndarray:
     """Return a picture (H, W, 3), by default with the bits that it has; raise UserError if it cannot be read."""
+    check_name(path.name)  # OpenCV crashes if it is not UTF-8
     picture = cv2.imread(str(path), flags)
     if picture is None:
         raise UserError("file.damaged", name=path, found="not a picture", advice="copy it again or remove it")

@@ -3,7 +3,10 @@
 import functools
 import json
 import math
+import os
+import struct
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +31,7 @@ from rvtssm.contrib.worlds.rendered.scene_kinds import EMPTY, KINDS
 from rvtssm.contrib.worlds.rendered.skin import WALK, build_figure
 from rvtssm.contrib.worlds.rendered.stage import Stage, block, quad
 from rvtssm.contrib.worlds.rendered.traffic import Actor, standing
-from rvtssm.contrib.worlds.rules import MIN_VISIBLE, VEHICLE
+from rvtssm.contrib.worlds.rules import MIN_VISIBLE, VEHICLE, drawn_sensor
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldConfig
 from rvtssm.datasets import DATASETS
 from tests.killed import killed_at_each_call
@@ -216,11 +219,99 @@ def test_a_cut_file_is_one_line(tmp_path, cut):
         ({"material": {}}, "file.content"),
         ({"material": {"pbrMetallicRoughness": {"baseColorTexture": {"index": 0}}}, "textures": [{"source": 0}],
           "images": [{"uri": "a.png"}]}, "file.kind"),
+        ({"material": {"pbrMetallicRoughness": {"baseColorTexture": {"index": 0, "texCoord": 1}}}}, "file.kind"),
+        ({"material": {"pbrMetallicRoughness": {"baseColorTexture": {"index": 0}}}, "textures": [{}]}, "file.kind"),
+        ({"material": {"pbrMetallicRoughness": {"baseColorFactor": [math.nan] * 4}}}, "file.damaged"),
+        ({"nodes": [{"mesh": 0, "extensions": {"EXT_mesh_gpu_instancing": {}}}]}, "file.kind"),
+        ({"nodes": [{"mesh": 0, "weights": [0.5]}]}, "file.kind"),
     ],
 )  # fmt: skip
 def test_a_foreign_or_damaged_file_is_one_line(tmp_path, changes, kind):
     with raises(kind, about="car.glb"):
         read_glb(write_glb(tmp_path / "car.glb", *boxes_mesh(((-1, 0, -2), (1, 1.5, 2))), **changes))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind"),
+    [
+        (b'"buffer": 0', b'"buffer": 1', "file.kind"),
+        (b'"buffers": [{', b'"buffers": [{"uri": "a.bin", ', "file.kind"),
+        (b'"type": "VEC3"', b'"type": "VEC2"', "file.damaged"),
+        (b'"type": "VEC3"', b'"sparse": {}, "type": "VEC3"', "file.kind"),
+        (b'"asset": ', b'"deep": ' + b"[" * 99999 + b', "asset": ', "file.damaged"),
+        (b'"POSITION": 0', b'"POSITION": 0, "COLOR_0": 0', "file.kind"),
+    ],
+)
+def test_numbers_of_another_file_or_another_form_are_not_read(tmp_path, old, new, kind):
+    path = write_glb(tmp_path / "car.glb", *boxes_mesh(((-1, 0, -2), (1, 1.5, 2))))
+    with_text(path, lambda text: text.replace(old, new))
+    with raises(kind, about="car.glb"):
+        read_glb(path)
+
+
+def with_text(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Change the JSON of a GLB."""
+    whole = path.read_bytes()
+    (size,) = struct.unpack_from("<I", whole, 12)
+    text = change(whole[20 : 20 + size])
+    text += b" " * (-len(text) % 4)
+    chunks = struct.pack("<I4s", len(text), b"JSON") + text + whole[20 + size :]
+    path.write_bytes(struct.pack("<4sII", b"glTF", 2, 12 + len(chunks)) + chunks)
+
+
+@pytest.mark.parametrize("accessor", range(7))
+def test_numbers_that_are_not_finite_are_not_read(tmp_path, accessor):
+    """They would reach the picture, and no event says so."""
+    path = write_person(tmp_path / "p.glb")
+    whole = bytearray(path.read_bytes())
+    (size,) = struct.unpack_from("<I", whole, 12)
+    document = json.loads(whole[20 : 20 + size])
+    found = document["accessors"][accessor]
+    if found["componentType"] != 5126:
+        return
+    start = 28 + size + document["bufferViews"][found["bufferView"]]["byteOffset"]
+    whole[start : start + 4] = struct.pack("<f", math.nan)
+    path.write_bytes(whole)
+    with raises("file.damaged", about="finite"):
+        read_glb(path)
+
+
+def test_a_mirrored_node_is_seen_from_outside(tmp_path):
+    """Its triangles have the other sense of rotation, and only those that face the camera are drawn."""
+    mesh = boxes_mesh(((-1, 0, -2), (1, 1.5, 2)))
+    plain = read_glb(write_glb(tmp_path / "a.glb", *mesh)).surfaces[0]
+    mirrored = read_glb(write_glb(tmp_path / "b.glb", *mesh, nodes=[{"mesh": 0, "scale": [-1, 1, 1]}])).surfaces[0]
+    for k in range(len(plain.faces)):
+        one, other = (np.cross(*np.diff(surface.vertices[surface.faces[k]], axis=0)) for surface in (plain, mirrored))
+        np.testing.assert_allclose(other, one * (-1, 1, 1), atol=1e-9)
+
+
+def test_a_skeleton_is_read_as_it_stands_or_refused(tmp_path):
+    def person(change: Callable[[dict], object]) -> Path:
+        def changed(text: bytes) -> bytes:
+            document = json.loads(text)
+            change(document)
+            return json.dumps(document).encode()
+
+        path = write_person(tmp_path / "p.glb")
+        with_text(path, changed)
+        return path
+
+    half = math.sqrt(0.5)
+    model = read_glb(person(lambda of: of["nodes"][1].update(rotation=[0, half, 0, half])))
+    # The animations turn the second joint only.
+    np.testing.assert_allclose(model.skeleton.animations[WALK].rotations[:, 0], [[0, half, 0, half]] * 3)
+    other = {"joints": [2, 1], "inverseBindMatrices": 4}
+    for change, kind in (
+        (lambda of: of["nodes"][1].update(scale=[0.01] * 3), "file.kind"),
+        (lambda of: of["nodes"].append({"children": [1], "scale": [100] * 3}) or of["scenes"][0].update(nodes=[0, 3]),
+         "file.kind"),
+        (lambda of: of["skins"].append(other), "file.kind"),
+        (lambda of: of["accessors"][4].update(count=1), "file.damaged"),
+        (lambda of: of["accessors"][3].update(type="VEC3"), "file.damaged"),
+    ):  # fmt: skip
+        with raises(kind, about="p.glb"):
+            read_glb(person(change))
 
 
 def test_joints_and_vertices_that_are_not_there_are_not_read(tmp_path):
@@ -260,11 +351,32 @@ def test_missing_parts_of_the_folder_and_models_of_no_scale_are_one_line(tmp_pat
         read_assets(root)
     (root / "vehicles/tiny.glb").unlink()
     write_person(root / "people/stiff.glb", animations=())
-    with raises("file.content", about="stiff.glb"):
+    with raises("file.content", about="people/stiff.glb"):
+        read_assets(root)
+    write_person(root / "people/stiff.glb")
+    with_text(root / "people/stiff.glb", lambda text: text.replace(b"-0.1, 0]", b"-9.1, 0]"))
+    with raises("file.content", about="people/stiff.glb"):
         read_assets(root)
     (root / "people/stiff.glb").unlink()
     (root / "textures/sky.png").unlink()
     with raises("file.missing", about="textures"):
+        read_assets(root)
+
+
+def test_models_of_two_folders_may_have_the_same_name(tmp_path):
+    root = write_assets(tmp_path / "models")
+    write_glb(root / "far_vehicles/car.glb", *boxes_mesh(((-1, 0, -4), (1, 3, 4))))
+    assets, stage = read_assets(root), Stage()
+    assert stage.model_mesh(assets.cars[0], 0.06).size_m[2] == pytest.approx(4)
+    assert stage.model_mesh(assets.far[0], 0.06).size_m[2] == pytest.approx(8)
+
+
+@pytest.mark.parametrize("name", ["textures/sky.png", "vehicles/car.glb"])
+def test_a_name_that_is_not_utf_8_is_one_line(tmp_path, name):
+    """OpenCV would end the process."""
+    root = write_assets(tmp_path / "models")
+    (root / name).rename(root / name.replace("/", os.fsdecode(b"/sky\xff")))
+    with raises("file.name"):
         read_assets(root)
 
 
@@ -312,6 +424,12 @@ def test_every_kind_of_scene_is_drawn(name):
         assert all(np.isfinite(image).all() for image in images)
         assert (scene.camera.is_moving) == (manner != "rest")
         assert bool(scene.actors) == (name != "empty")
+
+
+def test_a_narrow_frame_of_a_small_sensor_has_a_column():
+    world = replace(config().world, min_lines=16, max_lines=16)
+    sensor = drawn_sensor((900, 16), world, RNG(0))
+    assert (sensor.height, sensor.width) == (16, 1)
 
 
 def test_kinds_are_drawn_among_those_that_are_named():

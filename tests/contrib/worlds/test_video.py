@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import re
 import shutil
 import struct
@@ -317,6 +318,15 @@ def test_a_video_in_portrait_stands_upright(tmp_path):
     assert (source.height, source.width) == (WIDTH, HEIGHT)
     first = next(source.frames())
     assert first[10:34, HEIGHT - 44 : HEIGHT - 20].min() > 2 * first[40:].max()
+
+
+def test_a_picture_whose_name_is_not_utf_8_is_one_line(clip, tmp_path):
+    """OpenCV would end the process."""
+    folder = shutil.copytree(clip, tmp_path / "clip")
+    first = sorted(folder.iterdir())[0]
+    first.rename(os.fsdecode(bytes(folder) + b"/\xff" + first.suffix.encode()))
+    with raises("file.name"):
+        list(open_video(folder, FPS, None).pictures())
 
 
 def test_files_of_macos_and_paths_of_windows_are_no_hindrance(clip, tmp_path):

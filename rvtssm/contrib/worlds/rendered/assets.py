@@ -9,8 +9,9 @@ import cv2
 import numpy as np
 
 from rvtssm.contrib.worlds.rendered.glb import Model, grey_picture, read_glb
-from rvtssm.contrib.worlds.rendered.skin import RIDE, WALK
-from rvtssm.system.files import file_errors
+from rvtssm.contrib.worlds.rendered.skin import RIDE, WALK, build_figure
+from rvtssm.contrib.worlds.rendered.stage import Stage
+from rvtssm.system.files import check_name, file_errors
 from rvtssm.system.user_error import UserError
 
 # The textures of each role, as patterns of file names. Each role needs at least one.
@@ -56,6 +57,7 @@ def digest(folder: Path | str) -> str:
     """Return the SHA-256 of all models and textures of a folder, with their names."""
     sha256 = hashlib.sha256()
     for path in _files(_existing(folder)):
+        check_name(path.name)  # OpenCV crashes if it is not UTF-8
         sha256.update(f"{path.parent.name}/{path.name}\0".encode())
         sha256.update(hashlib.sha256(path.read_bytes()).digest())
     return sha256.hexdigest()
@@ -76,15 +78,13 @@ def _read(root: Path, _digest: str) -> Assets:
     found: dict[str, list[Model]] = {name: [] for name in _KINDS}
     for folder in _SIZES_M:
         for path in sorted((root / folder).glob("*.glb")):
-            model = _sized(folder, read_glb(path))
+            model = read_glb(path)
+            _check_size(folder, model, _size(model))
             found[_kind(folder, model)].append(model)
     for model in found["people"]:
-        animations = model.skeleton.animations if model.skeleton else {}
-        if not {WALK, RIDE} <= animations.keys():
-            raise UserError(
-                "file.content", name=root / "people" / f"{model.name}.glb",
-                found=f"its animations are {', '.join(animations) or 'none'}", needed=f"{WALK} and {RIDE}",
-            )  # fmt: skip
+        for animation in (WALK, RIDE):  # the skeleton may give a person another size
+            _, mesh = build_figure(Stage(), model, animation, (1.0, 1.0, 1.0), np.random.default_rng(0))
+            _check_size("people", model, mesh.size_m)
     missing = [name for name in ("cars", "bicycles", "motorcycles", "people") if not found[name]]
     if missing:
         raise UserError("file.missing", name=root, found=f"no models of {', '.join(missing)}", advice=_ADVICE)
@@ -131,16 +131,15 @@ def _size(model: Model) -> np.ndarray:
     return np.asarray(high - low)
 
 
-def _sized(folder: str, model: Model) -> Model:
-    """Return the model, or raise UserError if it cannot be in metres."""
+def _check_size(folder: str, model: Model, size_m: np.ndarray) -> None:
+    """Raise UserError if a model of this size (3,) cannot be in metres."""
     smallest, largest = _SIZES_M[folder]
-    longest = float(_size(model).max())
+    longest = float(size_m.max())
     if not smallest <= longest <= largest:
         raise UserError(
             "file.content", name=f"{folder}/{model.name}.glb", found=f"its longest side is {longest:.3g} m",
             needed=f"{smallest:g} to {largest:g} m", advice="scale the model to metres",
         )  # fmt: skip
-    return model
 
 
 def _textures(root: Path, role: str) -> tuple[tuple[np.ndarray, np.ndarray | None], ...]:

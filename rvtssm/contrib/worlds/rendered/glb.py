@@ -115,7 +115,7 @@ def _chunks(path: Path, content: bytes) -> tuple[dict[str, Any], bytes]:
     try:
         document = json.loads(chunks[b"JSON"])
         return dict(document), chunks.get(b"BIN\0", b"")
-    except (KeyError, ValueError, TypeError):
+    except (KeyError, ValueError, TypeError, RecursionError):
         raise UserError("file.damaged", name=path, found="its JSON cannot be read") from None
 
 
@@ -126,6 +126,7 @@ class _File:
         self.path = path
         self.document = document
         self.data = data
+        self.above: dict[int, np.ndarray] = {}  # where the parent of each node of the scene is placed (4, 4)
         if needed := document.get("extensionsRequired"):
             raise self._foreign(f"it requires {', '.join(map(str, needed))}")
 
@@ -134,19 +135,22 @@ class _File:
         surfaces: list[Surface] = []
         scene = self.document["scenes"][self.document.get("scene", 0)]
         waiting = [(int(number), np.eye(4)) for number in scene["nodes"]]
-        visited = set()
         while waiting:
             number, parent = waiting.pop(0)
-            if number in visited:
+            if number in self.above:
                 raise ValueError("a node has two parents")
-            visited.add(number)
+            self.above[number] = parent
             node = self.document["nodes"][number]
             placed = parent @ _placement(node)
             if "mesh" in node:
-                primitives = self.document["meshes"][node["mesh"]]["primitives"]
+                mesh = self.document["meshes"][node["mesh"]]
+                if any((*mesh.get("weights", ()), *node.get("weights", ()))):
+                    raise self._foreign("a mesh is a mixture of several")
+                if "EXT_mesh_gpu_instancing" in node.get("extensions", {}):
+                    raise self._foreign("a node stands for many")
                 # A skinned mesh is placed by its joints alone.
                 matrix = np.eye(4) if "skin" in node else placed
-                surfaces += [self._surface(primitive, matrix) for primitive in primitives]
+                surfaces += [self._surface(primitive, matrix) for primitive in mesh["primitives"]]
             waiting += [(int(child), placed) for child in node.get("children", ())]
         if not surfaces:
             raise UserError("file.content", name=self.path, found="no triangles", needed="a model with a mesh")
@@ -162,20 +166,24 @@ class _File:
         if primitive.get("mode", _TRIANGLES) != _TRIANGLES:
             raise self._foreign("a mesh is not made of triangles")
         attributes = primitive["attributes"]
-        vertices = self._array(attributes["POSITION"]) @ matrix[:3, :3].T + matrix[:3, 3]
+        vertices = self._array(attributes["POSITION"], "VEC3") @ matrix[:3, :3].T + matrix[:3, 3]
         if "indices" in primitive:
-            faces = self._array(primitive["indices"]).reshape(-1, 3).astype(np.int64)
+            faces = self._array(primitive["indices"], "SCALAR").reshape(-1, 3).astype(np.int64)
         else:
             faces = np.arange(len(vertices)).reshape(-1, 3)
+        if np.linalg.det(matrix[:3, :3]) < 0:  # a mirrored node turns its triangles round
+            faces = np.ascontiguousarray(faces[:, ::-1])
         if not np.isfinite(vertices).all() or faces.size == 0 or faces.min() < 0 or faces.max() >= len(vertices):
             raise ValueError("its triangles are not valid")
         uv = np.zeros((len(vertices), 2))
         if "TEXCOORD_0" in attributes:
-            uv = self._array(attributes["TEXCOORD_0"]) * (1, -1) + (0, 1)  # glTF counts v downwards
+            uv = self._array(attributes["TEXCOORD_0"], "VEC2") * (1, -1) + (0, 1)  # glTF counts v downwards
+        if "COLOR_0" in attributes and (self._array(attributes["COLOR_0"], "VEC3", "VEC4")[:, :3] != 1).any():
+            raise self._foreign("its vertices have colours")
         joints = weights = None
         if "JOINTS_0" in attributes:
-            joints = self._array(attributes["JOINTS_0"]).astype(np.int64)
-            weights = self._array(attributes["WEIGHTS_0"])
+            joints = self._array(attributes["JOINTS_0"], "VEC4").astype(np.int64)
+            weights = self._array(attributes["WEIGHTS_0"], "VEC4")
             weights = weights / np.maximum(weights.sum(1, keepdims=True), 1e-9)
             num_joints = min((len(skin["joints"]) for skin in self.document.get("skins", ())), default=math.inf)
             if joints.min() < 0 or joints.max() >= num_joints:
@@ -193,83 +201,127 @@ class _File:
         plain = material.get("pbrMetallicRoughness", {})
         colour = np.array(plain.get("baseColorFactor", (1, 1, 1, 1)), float)
         grey = float(colour[:3] @ GREY[::-1])
+        if not 0 <= grey < math.inf:
+            raise ValueError("a colour is no share of the light")
         has_holes = material.get("alphaMode") == "MASK"
         texture = opacity = None
         if "baseColorTexture" in plain:
-            texture, opacity = grey_picture(self._picture(plain["baseColorTexture"]["index"]))
+            texture, opacity = grey_picture(self._picture(plain["baseColorTexture"]))
         is_two_sided = bool(material.get("doubleSided")) or has_holes
         return grey, texture, opacity if has_holes else None, is_two_sided
 
-    def _picture(self, number: int) -> np.ndarray | None:
-        image = self.document["images"][self.document["textures"][number]["source"]]
+    def _picture(self, used: dict[str, Any]) -> np.ndarray | None:
+        if used.get("texCoord") or "KHR_texture_transform" in used.get("extensions", {}):
+            raise self._foreign("a texture is not placed by the first coordinates")
+        texture = self.document["textures"][used["index"]]
+        if "source" not in texture:
+            raise self._foreign("a texture is neither PNG nor JPEG")
+        image = self.document["images"][texture["source"]]
         if "bufferView" not in image:
             raise self._foreign("a texture lies outside of the file")
-        view = self.document["bufferViews"][image["bufferView"]]
+        view = self._view(image["bufferView"])
         start = view.get("byteOffset", 0)
         coded = np.frombuffer(self.data, np.uint8, view["byteLength"], start)
         return cv2.imdecode(coded, cv2.IMREAD_UNCHANGED)
 
-    def _array(self, number: int) -> np.ndarray:
-        """Return the numbers of an accessor, (N, width)."""
+    def _view(self, number: int) -> dict[str, Any]:
+        """Return a part of the binary data by its description."""
+        view: dict[str, Any] = self.document["bufferViews"][number]
+        if view["buffer"] != 0 or "uri" in self.document["buffers"][0]:
+            raise self._foreign("its numbers lie outside of the file, or are compressed")
+        return view
+
+    def _array(self, number: int, *types: str) -> np.ndarray:
+        """Return the numbers of an accessor of one of these types, (N, width)."""
         accessor = self.document["accessors"][number]
         if "sparse" in accessor or "bufferView" not in accessor:
-            raise self._foreign("an accessor is sparse")
-        view = self.document["bufferViews"][accessor["bufferView"]]
+            raise self._foreign("an accessor is sparse or compressed")
+        if accessor["type"] not in types:
+            raise ValueError(f"an accessor is {accessor['type']} in place of {types[0]}")
+        view = self._view(accessor["bufferView"])
         width = _WIDTHS[accessor["type"]]
         dtype = np.dtype(_NUMBERS[accessor["componentType"]])
         count = accessor["count"]
         start = view.get("byteOffset", 0) + accessor.get("byteOffset", 0)
         stride = view.get("byteStride", width * dtype.itemsize)
-        if count < 1 or start + (count - 1) * stride + width * dtype.itemsize > len(self.data):
+        if (
+            count < 1
+            or stride < width * dtype.itemsize
+            or start + (count - 1) * stride + width * dtype.itemsize > len(self.data)
+        ):
             raise ValueError("an accessor reaches beyond the data")
         rows = np.ndarray((count, width), dtype, self.data, start, (stride, dtype.itemsize))
         if accessor.get("normalized"):
             return rows / np.iinfo(dtype).max
-        return rows.astype(np.float64) if dtype.kind == "f" else rows
+        if dtype.kind != "f":
+            return rows
+        if not np.isfinite(rows).all():
+            raise ValueError("its numbers are not finite")
+        return rows.astype(np.float64)
 
     def _skeleton(self) -> Skeleton | None:
         if not self.document.get("skins"):
             return None
-        skin = self.document["skins"][0]
-        nodes = [int(number) for number in skin["joints"]]
+        skin, *others = self.document["skins"]
+        if any(other["joints"] != skin["joints"] for other in others):
+            raise self._foreign("it has several skeletons")
+        numbers = [int(number) for number in skin["joints"]]
+        nodes = [self.document["nodes"][number] for number in numbers]
         parents = np.full(len(nodes), -1)
-        for number, node in enumerate(nodes):
-            for child in self.document["nodes"][node].get("children", ()):
-                parents[nodes.index(child)] = number
+        for joint, node in enumerate(nodes):
+            parents[[numbers.index(child) for child in node.get("children", ()) if child in numbers]] = joint
         if (parents >= np.arange(len(nodes))).any():
             raise self._foreign("a joint comes before its parent")
-        offsets = np.array([self.document["nodes"][node].get("translation", (0, 0, 0)) for node in nodes], float)
-        unbind = self._array(skin["inverseBindMatrices"]).reshape(-1, 4, 4).transpose(0, 2, 1)
+        # Joints turn and are shifted, and nothing else places them.
+        above = [
+            self.above.get(number, np.eye(4)) for number, parent in zip(numbers, parents, strict=True) if parent < 0
+        ]
+        scales = [node.get("scale", (1, 1, 1)) for node in nodes]
+        is_plain = np.allclose(scales, 1, atol=1e-3) and not any("matrix" in node for node in nodes)
+        if not is_plain or not np.allclose(above, np.eye(4), atol=1e-3):
+            raise self._foreign(
+                "its joints are scaled, or its skeleton is placed", "apply the transforms of the armature"
+            )
+        offsets = np.array([node.get("translation", (0, 0, 0)) for node in nodes], float)
+        unbind = self._array(skin["inverseBindMatrices"], "MAT4").reshape(-1, 4, 4).transpose(0, 2, 1)
+        if len(unbind) != len(nodes) or not np.isfinite(offsets).all():
+            raise ValueError("its joints are not valid")
         animations = {
-            str(animation.get("name", "")): self._animation(animation, nodes)
+            str(animation.get("name", "")): self._animation(animation, numbers, nodes)
             for animation in self.document.get("animations", ())
         }
         return Skeleton(parents, offsets, unbind, animations)
 
-    def _animation(self, animation: dict[str, Any], nodes: list[int]) -> Animation:
+    def _animation(self, animation: dict[str, Any], numbers: list[int], nodes: list[dict[str, Any]]) -> Animation:
         times = np.zeros(1)
         tracks: dict[int, np.ndarray] = {}
         for channel in animation["channels"]:
             sampler = animation["samplers"][channel["sampler"]]
             is_read = channel["target"]["path"] == "rotation" and sampler.get("interpolation", "LINEAR") == "LINEAR"
-            own_times = self._array(sampler["input"])[:, 0]
+            own_times = self._array(sampler["input"], "SCALAR")[:, 0]
+            is_read &= channel["target"]["node"] in numbers
             if not is_read or (tracks and not np.array_equal(times, own_times)):
-                raise self._foreign("an animation is not made of linear rotations at common times")
+                raise self._foreign("an animation is not made of linear rotations of joints at common times")
             times = own_times
-            tracks[nodes.index(channel["target"]["node"])] = self._array(sampler["output"])
-        rotations = np.tile((0.0, 0.0, 0.0, 1.0), (len(times), len(nodes), 1))
+            tracks[numbers.index(channel["target"]["node"])] = self._array(sampler["output"], "VEC4")
+        # A joint that an animation does not turn stays as it is at rest.
+        at_rest = np.array([node.get("rotation", (0, 0, 0, 1)) for node in nodes], float)
+        rotations = np.tile(at_rest, (len(times), 1, 1))
         for joint, track in tracks.items():
             rotations[:, joint] = track
+        is_unit = np.abs(np.linalg.norm(rotations, axis=-1) - 1) < 0.01
+        if (np.diff(times) <= 0).any() or not is_unit.all():
+            raise ValueError("an animation goes back in time, or a rotation is none")
         # Of the two quaternions of a rotation, take the one that is near its predecessor.
         for k in range(1, len(times)):
             is_far = (rotations[k] * rotations[k - 1]).sum(-1) < 0
             rotations[k, is_far] *= -1
         return Animation(times, rotations)
 
-    def _foreign(self, found: str) -> UserError:
-        return UserError(
-            "file.kind", name=self.path, found=found, advice="export plain triangles with textures inside of the file"
-        )
+    def _foreign(
+        self, found: str, advice: str = "export plain triangles with textures inside of the file"
+    ) -> UserError:
+        return UserError("file.kind", name=self.path, found=found, advice=advice)
 
 
 def _placement(node: dict[str, Any]) -> np.ndarray:

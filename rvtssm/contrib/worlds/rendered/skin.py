@@ -82,9 +82,10 @@ def build_figure(
         stretch: Factors of width, height and depth.
         rng: Random generator.
     """
-    skeleton = model.skeleton
-    if skeleton is None or animation not in skeleton.animations:
-        raise UserError("file.content", name=f"{model.name}.glb", found=f"no animation {animation!r} of a skeleton")
+    animations = model.skeleton.animations if model.skeleton else {}
+    if animation not in animations:
+        found = f"its animations are {', '.join(animations) or 'none'}"
+        raise UserError("file.content", name=f"people/{model.name}.glb", found=found, needed=f"{WALK} and {RIDE}")
     counts = np.cumsum([0, *[len(surface.vertices) for surface in model.surfaces]])
     faces, materials, uv = [], [], []
     vertices, joints, weights = [], [], []
@@ -94,7 +95,8 @@ def build_figure(
         materials.append(np.full(len(surface.faces), material, np.int32))
         uv.append(surface.uv[surface.faces].astype(np.float32))
         if surface.joints is None or surface.weights is None:
-            raise UserError("file.content", name=f"{model.name}.glb", found="a surface does not hang on the skeleton")
+            found = "a surface does not hang on the skeleton"
+            raise UserError("file.content", name=f"people/{model.name}.glb", found=found)
         vertices.append(surface.vertices)
         joints.append(surface.joints)
         weights.append(surface.weights)

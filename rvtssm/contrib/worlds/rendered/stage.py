@@ -91,7 +91,7 @@ class Stage:
         self._places: list[tuple[int, int, int, int, int]] = []
         self._size = 0
         self._instances: list[tuple[int, np.ndarray, int, bool, float]] = []
-        self._known: dict[tuple[str, float], Mesh] = {}
+        self._known: dict[tuple[int, float], Mesh] = {}
 
     def texture(self, grey: np.ndarray, opacity: np.ndarray | None = None) -> int:
         """Add a picture (H, W) uint8 whose sides are powers of two, with its opacity, and return its number."""
@@ -129,7 +129,7 @@ class Stage:
             model: The model.
             mirrored: Share of the sky that its surfaces without holes mirror at normal incidence.
         """
-        key = (model.name, mirrored)
+        key = (id(model), mirrored)  # of two folders, models may have the same name
         if key not in self._known:
             parts = [self._surface_mesh(surface, mirrored) for surface in model.surfaces]
             self._known[key] = joined(*parts)
