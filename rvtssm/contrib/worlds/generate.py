@@ -1,5 +1,6 @@
 """`rvtssm generate` with open and rendered worlds beside the streets of the demo."""
 
+import functools
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from rvtssm.contrib.demo.generate import generate as generate_simulated
 from rvtssm.contrib.demo.generate_recordings import SYNTHETIC, Simulation, boxes_of
 from rvtssm.contrib.worlds.evidence import Drawn, recording_of
 from rvtssm.contrib.worlds.rendered.assets import digest, read_assets
-from rvtssm.contrib.worlds.rendered.rendered_world import RENDERED_WORLD
+from rvtssm.contrib.worlds.rendered.rendered_world import RENDERED_WORLD, rendered_recording
 from rvtssm.contrib.worlds.rules import SPEC
 from rvtssm.contrib.worlds.world_building import build_world
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldsConfig
@@ -24,8 +25,10 @@ def generate(config: WorldsConfig, only: Collection[str] | None = None) -> None:
     rendered = RENDERED_WORLD
     if config.dataset.name == rendered.spec.name:
         # Models that are missing or damaged are found before anything is written.
-        read_assets(config.synthetic.assets_folder)
-        rendered = replace(rendered, facts={"assets_sha256": digest(config.synthetic.assets_folder)})
+        found = digest(config.synthetic.assets_folder)
+        read_assets(config.synthetic.assets_folder, found)
+        draw = functools.partial(rendered_recording, assets_sha256=found)
+        rendered = replace(rendered, facts={"assets_sha256": found}, draw=draw)
     generate_simulated(config, only, (*SIMULATIONS, rendered))
 
 

@@ -546,6 +546,31 @@ def test_other_models_are_other_settings(tmp_path):
             generate_dataset(config(), tmp_path / "raw", simulation, progress=False, only=[])
 
 
+def test_models_that_change_while_recordings_are_made_end_the_generation(tmp_path, monkeypatch):
+    """The recordings of a folder would be of different models, and its settings would name the first ones."""
+    from rvtssm.cli.main import compose
+
+    root = write_assets(tmp_path / "models")
+    (root / "people/._one.glb").write_text("macOS keeps the properties of a file in such files")
+
+    def changed(*arguments: object) -> RenderedScene:
+        (root / "textures/sky.png").write_bytes((root / "textures/sky.png").read_bytes() + b"\0")
+        return build_scene(*arguments)
+
+    monkeypatch.setattr("rvtssm.contrib.worlds.rendered.rendered_world.build_scene", changed)
+    words = [
+        "dataset=rendered_world",
+        f"assets={root}",
+        f"dataset.raw_dir={tmp_path}/raw",
+        "duration_s=0.1",
+        "workers=1",
+    ]
+    words += ["dataset.height=48", "dataset.width=64", "num_train=2", "num_val=0", "num_test=0"]
+    with raises("run.other_settings", about="have changed"):
+        generate(compose(words, "generate"))
+    assert [path.name for path in (tmp_path / "raw").rglob("*.npy")] == ["train_0000_bbox.npy"]
+
+
 def test_the_verb_asks_for_the_folder_of_models(tmp_path):
     from rvtssm.cli.main import compose
 

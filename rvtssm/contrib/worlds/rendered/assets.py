@@ -63,13 +63,24 @@ def digest(folder: Path | str) -> str:
     return sha256.hexdigest()
 
 
-def read_assets(folder: Path | str) -> Assets:
+def read_assets(folder: Path | str, expected: str | None = None) -> Assets:
     """Return everything that a folder holds.
 
+    Args:
+        folder: The folder.
+        expected: Its `digest` before; None accepts any.
+
     Raises:
-        UserError: A part of the layout is missing, a file is damaged, or a model has an implausible size.
+        UserError: A part of the layout is missing, a file is damaged, a model has an implausible size, or the folder is
+            not what it was before.
     """
-    return _read(_existing(folder), digest(folder))
+    found = digest(folder)
+    if expected not in (None, found):
+        raise UserError(
+            "run.other_settings", name=folder, found="its models have changed since this generation began",
+            advice="begin again in another folder",
+        )  # fmt: skip
+    return _read(_existing(folder), found)
 
 
 @functools.lru_cache(maxsize=1)
@@ -77,7 +88,7 @@ def _read(root: Path, _digest: str) -> Assets:
     """Return what a folder holds; a change of the folder changes the digest, and it is read again."""
     found: dict[str, list[Model]] = {name: [] for name in _KINDS}
     for folder in _SIZES_M:
-        for path in sorted((root / folder).glob("*.glb")):
+        for path in _listed(root / folder, "*.glb"):
             model = read_glb(path)
             _check_size(folder, model, _size(model))
             found[_kind(folder, model)].append(model)
@@ -122,8 +133,13 @@ def _existing(folder: Path | str) -> Path:
 def _files(root: Path) -> list[Path]:
     paths: list[Path] = []
     for name in (*_SIZES_M, "textures"):
-        paths += (root / name).glob("*")
+        paths += _listed(root / name, "*")
     return sorted(path for path in paths if path.is_file())
+
+
+def _listed(folder: Path, pattern: str) -> list[Path]:
+    """Return the files of a pattern by name, without those that the system hides, such as the `._NAME` of macOS."""
+    return sorted(path for path in folder.glob(pattern) if not path.name.startswith("."))
 
 
 def _size(model: Model) -> np.ndarray:
@@ -143,7 +159,7 @@ def _check_size(folder: str, model: Model, size_m: np.ndarray) -> None:
 
 
 def _textures(root: Path, role: str) -> tuple[tuple[np.ndarray, np.ndarray | None], ...]:
-    paths = {path for pattern in TEXTURES[role] for path in (root / "textures").glob(pattern)}
+    paths = {path for pattern in TEXTURES[role] for path in _listed(root / "textures", pattern)}
     if not paths:
         names = " or ".join(TEXTURES[role])
         raise UserError("file.missing", name=root / "textures", found=f"no texture {names}", advice=_ADVICE)

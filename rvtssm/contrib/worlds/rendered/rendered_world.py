@@ -24,10 +24,17 @@ _MOST_SCENES = 5
 
 
 def rendered_recording(
-    config: OpenWorldConfig, split: str, index: int, sensor_hw: tuple[int, int] = SPEC.sensor_hw
+    config: OpenWorldConfig,
+    split: str,
+    index: int,
+    sensor_hw: tuple[int, int] = SPEC.sensor_hw,
+    assets_sha256: str | None = None,
 ) -> tuple[Iterable[Events], Boxes]:
-    """Return the events and the boxes of one recording by `recording_of`; `config.assets` names the models."""
-    assets = read_assets(config.assets_folder)
+    """Return the events and the boxes of one recording by `recording_of`.
+
+    `config.assets` names the models, and `assets_sha256` is what `digest` must say of them; None accepts any.
+    """
+    assets = read_assets(config.assets_folder, assets_sha256)
     camera_moves = config.is_ego_moving(index)
 
     def draw(rng: np.random.Generator) -> Drawn:
