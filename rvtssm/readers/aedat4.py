@@ -7,8 +7,8 @@ Source: the schemas of dv-processing; the byte layout as described by faery and 
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 from xml.etree import ElementTree
@@ -18,9 +18,9 @@ import numpy as np
 import numpy.typing as npt
 import zstandard
 
-from rvtssm.readers.gate import MOST_STRAYS, NUM_COMMON, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.columns import NAMES, GatedRecording
+from rvtssm.readers.gate import NUM_COMMON, POSITION, Column, Gate, State
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.files import file_errors
 from rvtssm.system.user_error import UserError
@@ -46,7 +46,7 @@ class _Header:
     event_streams: dict[int, tuple[int, int] | None]  # height and width by stream id; None: not given
 
 
-class Aedat4Recording(Recording):
+class Aedat4Recording(GatedRecording):
     """The events of one stream of an AEDAT4 file, with the times of the file (usually microseconds since 1970).
 
     Args:
@@ -66,8 +66,7 @@ class Aedat4Recording(Recording):
         if end < 0 or end > num_bytes:  # the recorder was interrupted, or the file was cut off
             end = _end_of_last_packet(path, header.num_bytes, num_bytes)
             truncated_bytes = num_bytes - end
-        super().__init__(path, height, width, end - header.num_bytes, truncated_bytes)
-        self._gate = Gate(path, height, width)
+        super().__init__(Gate(path, height, width), end - header.num_bytes, truncated_bytes)
         self._header = header
         self._stream = stream
         self._packet = (-1, np.empty(0, EVENT))  # start and events of the packet that was decompressed last
@@ -75,36 +74,18 @@ class Aedat4Recording(Recording):
     def _open(self) -> Any:
         return open(self.path, "rb")
 
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        num_kept = 0
-        while state[POSITION] < self._num_units and num_kept < len(buffer.t):
-            position = self._header.num_bytes + int(state[POSITION])
-            stream, size = self._packet_header(position)
-            done = int(state[_DONE])
-            if stream == self._stream:
-                events = self._events_at(position, size)
-                part = events[done : done + len(buffer.t) - num_kept]
-                columns = (part["t"], part["x"], part["y"], part["p"])
-                place, done = f"in the packet at byte {position}", done + len(part)
-                next_times = partial(self._next_times, position, done)
-                num_kept += self._gate.keep(columns, place, state, buffer.after(num_kept), next_times)
-                if done < len(events):
-                    state[_DONE] = done
-                    continue
+    def _next_columns(self, state: State, max_events: int) -> tuple[Sequence[Column], str]:
+        position = self._header.num_bytes + int(state[POSITION])
+        stream, size = self._packet_header(position)
+        events = np.empty(0, EVENT)  # of the packets of other streams
+        if stream == self._stream:
+            events = self._events_at(position, size)
+        part = events[state[_DONE] : state[_DONE] + max_events]
+        state[_DONE] += len(part)
+        if state[_DONE] == len(events):
             state[_DONE] = 0
             state[POSITION] += _PACKET_HEADER.size + size
-        return num_kept
-
-    def _next_times(self, position: int, done: int) -> Column:
-        """Return the times after the first `done` events of the packet at a byte, of as many packets as it takes."""
-        times = np.empty(0, np.int64)
-        end = self._header.num_bytes + self._num_units
-        while position < end and len(times) < MOST_STRAYS:
-            stream, size = self._packet_header(position)
-            if stream == self._stream:
-                times = np.r_[times, self._events_at(position, size)["t"][done : done + MOST_STRAYS - len(times)]]
-            position, done = position + _PACKET_HEADER.size + size, 0
-        return times
+        return [part[name] for name in NAMES], f"in the packet at byte {position}"
 
     def _packet_header(self, position: int) -> tuple[int, int]:
         file = self._file()

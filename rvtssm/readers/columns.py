@@ -47,31 +47,62 @@ class Columns:
         return [items[i] for i in self.index]
 
 
-class ColumnsRecording(Recording):
-    """A file of columns that can be read from any row on.
+class GatedRecording(Recording):
+    """A file whose parts (chunks, packets, messages, lines) hold raw columns, which pass the gate.
 
     Args:
         gate: The conversion of columns to events.
-        num_rows: Number of rows.
-        truncated_bytes: Bytes after the last whole row.
+        num_units: Number of units in the file, as POSITION counts them.
+        truncated_bytes: Bytes after the last complete unit.
     """
+
+    def __init__(self, gate: Gate, num_units: int, truncated_bytes: int = 0) -> None:
+        super().__init__(gate.path, gate.height, gate.width, num_units, truncated_bytes)
+        self._gate = gate
+
+    def _decode(self, state: State, buffer: EventBuffer) -> int:
+        num_kept = 0
+        while state[POSITION] < self._num_units and len(buffer.t) - num_kept >= self.smallest_block:
+            num_kept += self._decode_part(state, buffer.after(num_kept))
+        return num_kept
+
+    def _decode_part(self, state: State, room: EventBuffer) -> int:
+        """Write the next events of one part of the file into the room, and return the number of events written."""
+        columns, place = self._next_columns(state, len(room.t))
+        return self._gate.keep(columns, place, state, room, lambda: self._next_times(state))
+
+    def _next_times(self, state: State) -> Column:
+        """Return the raw times of the next MOST_STRAYS events, of as many parts as it takes."""
+        ahead = state.copy()
+        times = list[Column]()
+        num_left = MOST_STRAYS
+        while ahead[POSITION] < self._num_units and num_left:
+            columns, _ = self._next_columns(ahead, num_left)
+            times.append(columns[0])
+            num_left -= len(columns[0])
+        return np.concatenate(times or [np.empty(0, np.int64)])
+
+    @abstractmethod
+    def _next_columns(self, state: State, max_events: int) -> tuple[Sequence[Column], str]:
+        """Return t, x, y and p of the next events of one part, and its place for messages. Advance the state."""
+
+
+class ColumnsRecording(GatedRecording):
+    """A file of columns that can be read from any row on; its units are the rows."""
 
     is_unit_fixed = False
     options_used: tuple[str, ...] = ("columns",)
     most_rows = 1 << 62  # that are read at once
 
-    def __init__(self, gate: Gate, num_rows: int, truncated_bytes: int = 0) -> None:
-        super().__init__(gate.path, gate.height, gate.width, num_rows, truncated_bytes)
+    def __init__(self, gate: Gate, num_units: int, truncated_bytes: int = 0) -> None:
+        super().__init__(gate, num_units, truncated_bytes)
         self.is_unit_certain = gate.time_unit is not None
-        self._gate = gate
 
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
+    def _next_columns(self, state: State, max_events: int) -> tuple[Sequence[Column], str]:
         start = int(state[POSITION])
-        stop = min(start + len(buffer.t), start + self.most_rows, self._num_units)
-        after = min(stop + MOST_STRAYS, self._num_units)  # these show whether a jump of the clock lasts
+        stop = min(start + max_events, start + self.most_rows, self._num_units)
         state[POSITION] = stop
-        place = f"in events {start} to {stop}"
-        return self._gate.keep(self._columns(start, stop), place, state, buffer, lambda: self._columns(stop, after)[0])
+        return self._columns(start, stop), f"in events {start} to {stop}"
 
     @abstractmethod
     def _columns(self, start: int, stop: int) -> list[Column]:

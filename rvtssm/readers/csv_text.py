@@ -10,6 +10,7 @@ the row of an error. pandas is 1.4 times as fast.
 
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import NAMES, Columns, columns_of, find_columns, matching, order_of_unnamed
-from rvtssm.readers.gate import MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.columns import NAMES, Columns, GatedRecording, columns_of, find_columns, matching, order_of_unnamed
+from rvtssm.readers.gate import POSITION, Column, Gate, State
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.user_error import UserError
 
@@ -51,7 +51,7 @@ class _Layout:
         return len(self.first_rows[0]) if self.first_rows else 0
 
 
-class CsvRecording(Recording):
+class CsvRecording(GatedRecording):
     """A text file of events in a given layout.
 
     A last line without a newline may have been cut off. It is read only if it ends with a complete polarity.
@@ -75,24 +75,20 @@ class CsvRecording(Recording):
         is_polarity_last = columns.index[3] == num_fields - 1
         if is_polarity_last and len(fields) == num_fields and fields[-1].strip() in _POLARITIES:
             num_bytes, rest = num_bytes + len(rest), b""
-        super().__init__(path, gate.height, gate.width, num_bytes, len(rest))
+        super().__init__(gate, num_bytes, len(rest))
         self.is_unit_certain = columns.time_unit is not None
         self._layout = layout
         self._places = columns
         self._dtype = _dtype(layout, columns)
-        self._gate = gate
 
     def _open(self) -> Any:
         return open(self.path, "rb", buffering=0)
 
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
+    def _next_columns(self, state: State, max_events: int) -> tuple[Sequence[Column], str]:
         start = int(state[POSITION])
-        lines = self._lines(start, len(buffer.t))
-        stop = start + len(lines)
-        state[POSITION] = stop
-        place = f"in the lines from byte {self._layout.offset + start}"
-        columns = self._columns(lines)
-        return self._gate.keep(columns, place, state, buffer, lambda: self._columns(self._lines(stop, MOST_STRAYS))[0])
+        lines = self._lines(start, max_events)
+        state[POSITION] += len(lines)
+        return self._columns(lines), f"in the lines from byte {self._layout.offset + start}"
 
     def _columns(self, lines: bytes) -> list[Column]:
         """Return t, x, y, p of some lines. A line that is not numbers becomes an event without a valid time."""

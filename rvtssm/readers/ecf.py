@@ -8,7 +8,7 @@ read through h5py. Sources: OpenEB 0499c95, sdk/modules/stream (hdf5_event_file_
 """
 
 import re
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,10 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from rvtssm.readers.columns import NAMES, agreed_unit, columns_of
-from rvtssm.readers.gate import LATEST_POSSIBLE_US, MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.columns import NAMES, GatedRecording, agreed_unit, columns_of
+from rvtssm.readers.gate import LATEST_POSSIBLE_US, POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.hdf5 import OpenDatasets, check_storage, filters_of, open_hdf5, reading
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.jit import jit
 from rvtssm.system.user_error import UserError
@@ -31,7 +30,7 @@ _FILTER = 0x8ECF
 _Parts = tuple[Column, Column, Column, Column]
 
 
-class EcfRecording(Recording):
+class EcfRecording(GatedRecording):
     """The events of a table `CD/events`.
 
     Args:
@@ -46,8 +45,7 @@ class EcfRecording(Recording):
     index_events = 1 << 14  # one chunk of the files that cameras write
 
     def __init__(self, gate: Gate, num_events: int, chunk_events: int, is_packed: bool) -> None:
-        super().__init__(gate.path, gate.height, gate.width, num_events)
-        self._gate = gate
+        super().__init__(gate, num_events)
         self._chunk_events = chunk_events
         self._is_packed = is_packed
         self._chunk: tuple[int, _Parts] | None = None  # number and columns of the chunk that was read last
@@ -56,29 +54,15 @@ class EcfRecording(Recording):
     def _open(self) -> OpenDatasets:
         return OpenDatasets(self.path, [TABLE])
 
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        num_kept = filled = 0
-        while filled < len(buffer.t) and state[POSITION] < self._num_units:
-            number, start = divmod(int(state[POSITION]), self._chunk_events)
-            columns = self._columns(number)
-            stop = min(len(columns[0]), start + len(buffer.t) - filled)
-            part = [column[start:stop] for column in columns]
-            state[POSITION] += stop - start
-            next_times = partial(self._next_times, int(state[POSITION]))
-            num_kept += self._gate.keep(part, f"in chunk {number}", state, buffer.after(num_kept), next_times)
-            filled += stop - start
-        return num_kept
+    def _next_columns(self, state: State, max_events: int) -> tuple[Sequence[Column], str]:
+        number, start = divmod(int(state[POSITION]), self._chunk_events)
+        part = [column[start : start + max_events] for column in self._columns(number)]
+        state[POSITION] += len(part[0])
+        return part, f"in chunk {number}"
 
-    def _next_times(self, position: int) -> Column:
-        """Return the times of the next events, of as many chunks as it takes."""
-        times = np.empty(0, np.int64)
-        end = min(position + MOST_STRAYS, self._num_units)
-        while (next_one := position + len(times)) < end:
-            number, start = divmod(next_one, self._chunk_events)
-            if self._chunk is None or self._chunk[0] != number:
-                self._decoded = None  # the gate still reads those arrays
-            times = np.r_[times, self._columns(number)[0][start : start + end - next_one]]
-        return times
+    def _next_times(self, state: State) -> Column:
+        self._decoded = None  # the gate still reads those arrays
+        return super()._next_times(state)
 
     def _columns(self, number: int) -> _Parts:
         """Return t, x, y, p of one chunk, in arrays that the next chunk overwrites."""

@@ -148,8 +148,10 @@ class Gate:
         period_us = round(2**CLOCK_BITS * TIME_UNITS_US[self.time_unit or "us"])
         clock = self.offset_us, period_us, period_us >> _EXACT_WRAP
         next_t = np.empty(0, np.int64)
-        earlier = t[-MOST_STRAYS] if len(t) >= MOST_STRAYS else state[LATEST_US] - state[WRAPPED_US]
-        if next_times is not None and int(t[-1]) - int(earlier) > AHEAD_US and len(raw_t := next_times()):
+        earliest = t[-MOST_STRAYS - 1 :].min()
+        if len(t) <= MOST_STRAYS:
+            earliest = min(earliest, state[LATEST_US] - state[WRAPPED_US])
+        if next_times is not None and int(t[-1]) - int(earliest) > AHEAD_US and len(raw_t := next_times()):
             next_t = self._microseconds(raw_t, where, state)[0].astype(np.int64)
         room = buffer.t, buffer.x, buffer.y, buffer.p
         return int(_keep(*columns, next_t, state, self.height, self.width, clock, *room))

@@ -37,11 +37,11 @@ class Recording(Decoder, EventSource):
     Times never decrease, coordinates lie on the sensor, polarity is 0 or 1. A recording can be pickled; each process
     opens the file again. Only one thread may use it at a time.
 
-    A new format derives from this class, or from `ByteRecording` if its file is a header followed by words of equal
-    size. It sets `format`, implements `_open` and `_decode`, and lists the initial values of its own slots of the state
-    in `own_state`. `_decode` follows the rules of `rvtssm/readers/gate.py` in every format. Its result depends only on
-    the state, the file, and attributes that `__init__` sets and that survive pickling. A
-    damaged file raises a UserError that names it.
+    A new format derives from this class, from `ByteRecording` if its file is a header followed by words of equal size,
+    or from `GatedRecording` if its parts hold columns. It sets `format`, implements `_open` and `_decode`, and lists
+    the initial values of its own slots of the state in `own_state`. `_decode` follows the rules of
+    `rvtssm/readers/gate.py` in every format. Its result depends only on the state, the file, and attributes that
+    `__init__` sets and that survive pickling. A damaged file raises a UserError that names it.
 
     >>> recording = rvtssm.open("street/test/test_0000_td.dat")
     >>> sum(len(events) for events in recording.blocks()) == len(recording.read())

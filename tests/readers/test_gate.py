@@ -3,6 +3,7 @@
 import io
 import struct
 import warnings
+from functools import partial
 from itertools import pairwise
 
 import h5py
@@ -29,7 +30,7 @@ from rvtssm.readers.piped import PipedRecording
 from rvtssm.readers.recording import copy_events, join_events
 from rvtssm.records import Events
 from rvtssm.system.user_error import UserError
-from tests.contrib.ros.bag_writer import DVS, message_of, typestore_of
+from tests.contrib.ros.bag_writer import DVS, message_of, typestore_of, write_events
 from tests.readers.evt3_encoder import encode, word, write_words
 
 NUM_EVENTS = 600  # so that five may be left out
@@ -463,6 +464,26 @@ def test_empty_rows_at_the_end_are_left_out_in_any_number(tmp_path, write, empty
     if len(rows) > 400:
         note = f"left out {len(rows) - 400} of {len(rows)} events that are empty rows"
         assert [note in str(warning.message) for warning in caught] == [True]
+
+
+PARTS = {name: WRITERS[name] for name in ("hdf5", "npy", "npz", "csv")} | {  # with few events in each part of a file
+    "aedat4": partial(write_aedat4, packet_events=7),
+    "ros1": partial(write_events, container="ros1", encoding="mono", per_message=7),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_stray_times_are_left_out_wherever_parts_and_blocks_end(tmp_path, name):
+    events = random_events(3000, span_us=90_000, start_us=1000)
+    is_stray = np.isin(np.arange(3000), np.arange(1300, 1400))
+    events.t[is_stray] += 700_000
+    path = PARTS[name](tmp_path / "a.bin", events)
+    for max_events in (36, 100, 200, 1 << 16):
+        recording = open_recording(path, *SIZE, repair=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            assert_same(join_events(list(recording.iterate(max_events))), events[~is_stray])
+        assert recording.faults == ReadFaults(other_clock=100)
 
 
 @pytest.mark.parametrize("num_strays", [1, 40, 100])

@@ -4,26 +4,24 @@ The optional library `rosbags` finds the messages, and `event_messages.py` parse
 several event topics is opened as `FILE:/TOPIC`. Times are those of the events, not those of the recorder.
 """
 
-from collections.abc import Iterator
-from contextlib import closing
-from functools import partial
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from rvtssm.contrib.ros.event_messages import (
     ARRAYS,
     DONE,
     PACKETS,
+    WORDS,
     EventMessage,
-    decode_message,
+    decode_words,
     read_message,
 )
 from rvtssm.readers import Reader
-from rvtssm.readers.gate import MOST_STRAYS, POSITION, Column, EventBuffer, Gate, State
+from rvtssm.readers.columns import GatedRecording
+from rvtssm.readers.gate import POSITION, Column, EventBuffer, Gate, State
 from rvtssm.readers.header import sensor_size
-from rvtssm.readers.recording import Recording
 from rvtssm.records import ReadOptions
 from rvtssm.system.extras import check_extra
 from rvtssm.system.files import file_errors
@@ -41,7 +39,7 @@ _LOG_NS = DONE + 1
 _NUM_AT_LOG = DONE + 2
 
 
-class BagRecording(Recording):
+class BagRecording(GatedRecording):
     """The events of one topic of a bag.
 
     Args:
@@ -53,7 +51,7 @@ class BagRecording(Recording):
     """
 
     def __init__(self, path: Path, height: int, width: int, bag: "_Bag", first: EventMessage) -> None:
-        super().__init__(path, height, width, bag.num_messages)
+        super().__init__(Gate(path, height, width), bag.num_messages)
         files = path.parent.iterdir() if path.name == BAG_METADATA else [path]
         self._files = sorted((file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
         self.format = bag.format
@@ -64,7 +62,6 @@ class BagRecording(Recording):
         self._first_stamp_us = None if first.number is None else first.stamp_us
         self._first_base_us = first.base_us
         self.smallest_block = first.smallest_block
-        self._gate = Gate(path, height, width)
         self.own_state = (*first.decoder_state, 0, 0)
 
     @property
@@ -90,38 +87,33 @@ class BagRecording(Recording):
     def _open(self) -> Any:
         return _Bag(self.path).choose(self.topic)
 
-    def _decode(self, state: State, buffer: EventBuffer) -> int:
-        bag = self._file()
-        num_kept = 0
-        while state[POSITION] < self._num_units and len(buffer.t) - num_kept >= self.smallest_block:
-            place, message = bag.message_after(int(state[_LOG_NS]), int(state[_NUM_AT_LOG]))
-            self._check(message)
-            next_times = partial(self._next_times, state)
-            num_kept += decode_message(message, state, self._gate, buffer.after(num_kept), next_times)
-            if state[DONE] < len(message):
-                continue
-            state[_LOG_NS], state[_NUM_AT_LOG] = place
-            state[DONE] = 0
-            state[POSITION] += 1
+    def _decode_part(self, state: State, room: EventBuffer) -> int:
+        if self._encoding not in WORDS:
+            return super()._decode_part(state, room)
+        with self._message(state) as message:
+            num_kept = decode_words(message, state, (self.height, self.width), room)
         return num_kept
 
-    def _next_times(self, state: State) -> Column:
-        """Return the times of the next events, of as many messages as it takes."""
-        times = np.empty(0, np.int64)
-        place, done = (int(state[_LOG_NS]), int(state[_NUM_AT_LOG])), int(state[DONE])
-        for _ in range(int(state[POSITION]), self._num_units):
-            place, message = self._file().message_after(*place)
-            times = np.r_[times, message.columns[0][done : done + MOST_STRAYS - len(times)]]
-            if len(times) == MOST_STRAYS:
-                break
-            done = 0
-        return times
+    def _next_columns(self, state: State, max_events: int) -> tuple[Sequence[Column], str]:
+        done = int(state[DONE])
+        with self._message(state) as message:
+            columns = [column[done : done + max_events] for column in message.columns]
+            state[DONE] += len(columns[0])
+        return columns, f"in events {done} to {done + len(columns[0])} of a message"
 
-    def _check(self, message: EventMessage) -> None:
+    @contextmanager
+    def _message(self, state: State) -> Iterator[EventMessage]:
+        """Return the message at a state, whose DONE the block advances. After its last event, go to the next one."""
+        place, message = self._file().message_after(int(state[_LOG_NS]), int(state[_NUM_AT_LOG]))
         if (message.height, message.width, message.encoding) != (*self._size_in_file, self._encoding):
             sizes = f"{self._size_in_file[1]}x{self._size_in_file[0]} and {message.width}x{message.height}"
             found = f"it has messages of {self.topic} with {sizes} (width x height) pixels, or in two encodings"
             raise UserError("file.ambiguous", name=self.path, found=found, advice="record them apart")
+        yield message
+        if state[DONE] == len(message):
+            state[_LOG_NS], state[_NUM_AT_LOG] = place
+            state[DONE] = 0
+            state[POSITION] += 1
 
 
 def open_bag(path: Path, options: ReadOptions, topic: str | None = None) -> BagRecording:

@@ -7,9 +7,7 @@ slower. Sources: the definitions of these messages; OMG DDSI-RTPS 2.3, chapter 1
 """
 
 import struct
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +26,6 @@ from rvtssm.readers.gate import (
     POSITION,
     Column,
     EventBuffer,
-    Gate,
     State,
     first_state,
 )
@@ -84,7 +81,7 @@ class EventMessage:
 
     @property
     def decoder_state(self) -> tuple[int, ...]:
-        """The initial values of the slots that `decode_message` adds to a decoder state; DONE is the last one."""
+        """The initial values of the slots that `decode_words` adds to a decoder state; DONE is the last one."""
         own_state = WORDS.get(self.encoding, RawRecording).own_state
         return (*own_state, *[0] * (_WORD_SLOTS - len(own_state)), 0)
 
@@ -166,9 +163,9 @@ class MessageDecoder:
         state[DONE], state[LATEST_US] = 0, NEVER_US  # so that a jump of the clock shows
         parts = []
         buffer = EventBuffer(_LIVE_EVENTS)
-        gate = Gate(Path(self._kind), message.height, message.width)
+        size_hw = (message.height, message.width)
         while state[DONE] < len(message):
-            count = decode_message(message, state, gate, buffer)
+            count = decode_words(message, state, size_hw, buffer)
             parts.append(copy_events(buffer.events(count)))
         events = join_events(parts)
         if len(events) and events.t[0] < before_us - LATE_US:
@@ -229,39 +226,26 @@ def read_message(kind: str, data: bytes, is_cdr: bool) -> EventMessage:
     return EventMessage(height, width, encoding, no_words, columns, frame_id, stamp_us, base_ns // 1000, number)
 
 
-def decode_message(
-    message: EventMessage,
-    state: State,
-    gate: Gate,
-    buffer: EventBuffer,
-    next_times: Callable[[], Column] | None = None,
-) -> int:
-    """Write the next events of a message into the buffer.
+def decode_words(message: EventMessage, state: State, size_hw: tuple[int, int], buffer: EventBuffer) -> int:
+    """Write the next events of a message of words into the buffer.
 
     Args:
         message: The message.
-        state: Decoder state, advanced in place; state[DONE] counts the words or events of this message that were read.
-        gate: The checks of columns, with the size of the sensor.
+        state: Decoder state, advanced in place; state[DONE] counts the words of this message that were read.
+        size_hw: Height and width of the sensor, pixels.
         buffer: Output.
-        next_times: See `Gate.keep`.
 
     Returns:
         The number of events kept.
     """
     done = int(state[DONE])
-    if message.encoding not in WORDS:
-        columns = [column[done : done + len(buffer.t)] for column in message.columns]
-        state[DONE] = done + len(columns[0])
-        return gate.keep(columns, f"in events {done} to {state[DONE]} of a message", state, buffer, next_times)
     words = WORDS[message.encoding]
     position = state[POSITION]
     most = max(_MIN_WORDS, len(buffer.t))
     state[POSITION] = done  # decoders count their words in this slot
     num_units = min(most, len(message) - done)
-    rest = message.words[
-        words.unit_bytes * done :
-    ]  # words after those to decode show whether a jump of the clock lasts
-    num_kept = words.decode_units(rest, num_units, state, (gate.height, gate.width), buffer)
+    rest = message.words[words.unit_bytes * done :]  # those after `num_units` show whether a jump of the clock lasts
+    num_kept = words.decode_units(rest, num_units, state, size_hw, buffer)
     state[DONE], state[POSITION] = state[POSITION], position
     return num_kept
 
