@@ -177,7 +177,7 @@ def _labelled_frame(recording: RawRecording, spec: DatasetSpec, share: float) ->
     # The events that ended at that time, as counts per polarity and pixel.
     with closing(open_with(recording.events_path, spec.read_options)) as events:
         shown = events.between(t_us - SHOWN_US, t_us)
-        counts = np.zeros((2, events.height, events.width), np.uint16)
+        counts = np.zeros((2, events.height, events.width), np.uint32)
     np.add.at(counts, (shown.p, shown.y, shown.x), 1)
     ltwh = ltwh_of(boxes)
     names = spec.class_names

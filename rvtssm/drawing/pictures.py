@@ -206,8 +206,8 @@ class _Pictures:
         # A picture of several windows shows the events of all.
         if settings.is_summed and settings.windows_per_picture > 1:
             if self._summed is None:
-                self._summed = np.zeros(hist.shape, np.result_type(hist, np.uint16))
-            self._summed = self._summed + hist
+                self._summed = np.zeros(hist.shape, np.uint32)
+            self._summed += hist
         if self._num_seen % settings.windows_per_picture == 0:
             self.flush()
 

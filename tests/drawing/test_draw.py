@@ -10,6 +10,7 @@ from user_errors import raises
 import rvtssm
 from rvtssm.drawing import draw, open_video, write_png
 from rvtssm.drawing.draw import draw_frame, events_image, shown_events
+from rvtssm.drawing.pictures import PictureSettings, open_pictures
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
 
@@ -255,6 +256,16 @@ def test_a_video_has_any_rate(tmp_path, fps):
     capture = cv2.VideoCapture(str(tmp_path / "video.mp4"))
     assert capture.get(cv2.CAP_PROP_FPS) == pytest.approx(fps, rel=1e-3)
     assert [capture.read()[0] for _ in range(6)] == [True] * 5 + [False]
+
+
+def test_a_picture_of_many_windows_shows_the_events_of_all(tmp_path):
+    num_windows = 300  # a picture of 10 kHz at 30 pictures per second
+    shown = []
+    settings = PictureSettings(NAMES, 0.5, WindowSettings(stride_us=100), num_windows, False, 1, 1)
+    with open_pictures(tmp_path, settings, on_events=[lambda events, _: shown.append(events)]) as show:
+        for i in range(num_windows):
+            show(np.full((2, 48, 64), 255, np.uint8), make_detections(t_us=100 * (i + 1)), 100 * i)
+    np.testing.assert_array_equal(shown, np.full((1, 2, 48, 64), 255 * num_windows))
 
 
 def test_a_png_keeps_every_pixel(tmp_path):
