@@ -93,14 +93,14 @@ def _split(verb: str, words: Sequence[str]) -> tuple[list[str], list[str]]:
     swept = []
     for word in composition.with_recipe(verb, composition.full_words(verb, words)):
         key, _, value = word.partition("=")
-        # One path, which Hydra does not read.
-        if is_path(verb, key) and (key == "out" or value.startswith("[") or "," not in value):
+        # One path, which Hydra does not read unless it stands between quotation marks.
+        is_plain = is_path(verb, key) and not value.startswith(("'", '"'))
+        if is_plain and (key == "out" or value.startswith("[") or "," not in value):
             fixed.append(word)
             continue
         # Several values: paths by commas, lists with brackets, all else as Hydra has it.
         (override,) = composition.parsed([word])
         if not override.is_sweep_override():
-            # One path with commas, which stands between quotation marks.
             fixed.append(f"{key}={override.value()}" if is_path(verb, key) else word)
         elif is_path(verb, key):
             swept.append(f"{key}={','.join(map(_plain, _values(override)))}")

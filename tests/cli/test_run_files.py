@@ -264,7 +264,10 @@ def test_a_sweep_searches_for_the_best_average_precision(tmp_path):
     assert objective("evaluate", []) is None  # in all processes of a launcher but the first
 
 
-def test_a_path_with_commas_stands_between_quotation_marks_in_a_sweep():
-    fixed, swept = _split("train", ["dataset.raw_dir='data, a=1 [b]'", "seed=0,1"])
-    assert "dataset.raw_dir=data, a=1 [b]" in fixed
+@pytest.mark.parametrize("path", ["data, a=1 [b]", "a b", "plain"])
+@pytest.mark.parametrize("mark", ["'", '"'])
+@pytest.mark.parametrize("key", ["dataset.raw_dir", "out"])
+def test_a_path_may_stand_between_quotation_marks_in_a_sweep(key, mark, path):
+    fixed, swept = _split("train", [f"{key}={mark}{path}{mark}", "seed=0,1"])
+    assert f"{key}={path}" in fixed
     assert swept == ["seed=0,1"]
