@@ -311,8 +311,11 @@ def _stands_alone(verb: str, word: str, is_first: bool) -> bool:
     if not known.bare or (is_key and not (is_first and os.path.exists(word))):
         return False
     if equals and "://" not in word and not os.path.exists(word):
-        needed = f"there is no such file, and no key {key!r}; `rvtssm {verb} --help` lists the keys"
-        raise UserError("setting.unknown", found=word, needed=needed)
+        advice = f"`rvtssm {verb} --help` lists the keys"
+        if known.second == "out" and not is_first:
+            advice = f"a new file is named as in out={word}"
+        needed = f"there is no such file, and no key {key!r}"
+        raise UserError("setting.unknown", found=word, needed=needed, advice=advice)
     return True
 
 

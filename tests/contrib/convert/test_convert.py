@@ -131,6 +131,16 @@ def test_the_verb_says_what_it_wrote_and_overwrites_nothing(tmp_path, refused, c
     assert (tmp_path / "a.raw").read_bytes() == before
 
 
+def test_a_new_file_with_an_equals_sign_in_its_path_needs_its_key(tmp_path, refused):
+    events = random_events(500)
+    path = written(tmp_path, "dat", events)
+    line = refused("convert", path, tmp_path / "a=b.raw")
+    advised = line.rsplit("as in ", 1)[1]
+    assert main(["convert", str(path), advised]) == 0
+    assert_same(open_recording(tmp_path / "a=b.raw").read(), events)
+    assert "out=" not in refused("convert", "c=d.raw", tmp_path / "a.raw")
+
+
 def prepared(folder: Path, length_us: int = 50_000):
     """A prepared recording of four windows, with boxes in the second and the last."""
     ends_us = 600_000 + 50_000 * np.arange(4)
