@@ -12,7 +12,7 @@ from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.protocol import num_images_left_out, num_scored, scoring_rules
 from rvtssm.evaluation.rates import PlannedRate, ScoredRate
-from rvtssm.evaluation.report import Picture, Row, column, percent_of
+from rvtssm.evaluation.report import Picture, Row, column, in_hz, percent_of
 from rvtssm.evaluation.tracks import read_tracks, track_speeds
 from rvtssm.evaluation.weights_on_data import differences_in_scoring
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
@@ -166,7 +166,7 @@ def best_rate(rows: Sequence[Row], options: EvaluationConfig) -> dict[str, str]:
     where = f"with {best['latency_ms']:g} ms per step"
     if options.latency_ms is None and options.latency_from is None:
         where = "on this machine"
-    rate = f"{best['hz']:g} Hz"
+    rate = in_hz(best["hz"])
     if len({*column(rows, "window")}) > 1:
         rate += f", window={best['window']}"
     return {"best rate": f"best {where}: {rate}, AP {percent_of(best)}"}

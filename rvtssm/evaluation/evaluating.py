@@ -22,7 +22,7 @@ from rvtssm.evaluation.evaluation_config import EvaluationConfig
 from rvtssm.evaluation.latency import late_steps, read_latency_ms, step_latency_ms
 from rvtssm.evaluation.pages import REPORT_FILES, write_report
 from rvtssm.evaluation.rates import PlannedRate, ScoredRate, memory_at, plan_rates, score_rate, score_shifts
-from rvtssm.evaluation.report import EvaluationReport, Row, with_differences
+from rvtssm.evaluation.report import EvaluationReport, Row, in_hz, with_differences
 from rvtssm.evaluation.scored_files import scored_names, write_scored
 from rvtssm.evaluation.tracks import check_tracks
 from rvtssm.evaluation.weights_on_data import class_indices, data_for, differences_in_scoring, for_data
@@ -173,7 +173,7 @@ def _report(
     detailed = trained if trained is not None and trained in rates else rates[0]
     known = [rate for rate in rates if rate is not detailed and finished.has(rate) and _has_files(run, rate, out)]
     if known:
-        names = ", ".join(f"{rate.hz:g} Hz ({' and '.join(rate.windows)})" for rate in known)
+        names = ", ".join(f"{in_hz(rate.hz)} ({' and '.join(rate.windows)})" for rate in known)
         say(f"taken from the evaluation before, of the same weights, data and settings: {names}")
     for rate in rates:
         if rate is not detailed and rate not in known:

@@ -14,6 +14,7 @@ from rvtssm.evaluation.render import TerminalTable, comparison_figure, precision
 from rvtssm.evaluation.report import (
     EvaluationReport,
     Row,
+    in_hz,
     interval_table,
     minus_the_first,
     percent,
@@ -66,7 +67,7 @@ def console_table(report: EvaluationReport) -> TerminalTable:
 def _lines_below(report: EvaluationReport) -> list[str]:
     lines = [f"Note: {warning}." for warning in report.warnings]
     for model, ap_by_hz in published_rows(report.dataset).items():
-        values = ", ".join(f"{hz:g} Hz {100 * ap:.1f}" for hz, ap in ap_by_hz.items())
+        values = ", ".join(f"{in_hz(hz)} {100 * ap:.1f}" for hz, ap in ap_by_hz.items())
         lines.append(f"Published, {model}: {values}.")
     lines += [f"{name}: {value}" for name, value in report.conditions.items()]
     if report.time_shifts:

@@ -22,7 +22,7 @@ from rvtssm.evaluation.detector_run import DetectorRun
 from rvtssm.evaluation.latency import Ints, LabelSteps, late_steps, newest_steps, step_latency_ms
 from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording, match_detections
 from rvtssm.evaluation.protocol import has_stood_still, scored_labels, scoring_rules
-from rvtssm.evaluation.report import Row, only_ap, percent_interval, to_row
+from rvtssm.evaluation.report import Row, in_hz, only_ap, percent_interval, rounded_hz, to_row
 from rvtssm.evaluation.tracks import label_tracks, read_tracks, track_metrics
 from rvtssm.records import Detections, Labels
 from rvtssm.records.settings import exact_us, is_same_rate
@@ -158,7 +158,7 @@ def true_rate(asked_hz: float, step_us: float) -> float:
     """Return the rate of steps of `step_us`, to four digits; `asked_hz` itself if both are equal up to rounding."""
     if is_same_rate(1e6 / step_us, asked_hz):
         return asked_hz
-    return float(f"{1e6 / step_us:.4g}")
+    return rounded_hz(1e6 / step_us)
 
 
 def is_reached(asked_hz: float, hz: float) -> bool:
@@ -325,7 +325,7 @@ def memory_at(run: DetectorRun, trained: PlannedRate | None, scored: ScoredRate,
     # The same rate, with the state reset at every step.
     reset = score_rate(run, trained, seed, is_reset=True)
     without = reset.resampled.interval("AP")
-    in_words = {"AP without memory": f"{percent_interval(without)} at {trained.hz:g} Hz, state reset at every step"}
+    in_words = {"AP without memory": f"{percent_interval(without)} at {in_hz(trained.hz)}, state reset at every step"}
     if is_trained and (gain := scored.resampled.minus(reset.resampled, "AP")):
         in_words["AP gained by memory"] = percent_interval(gain)
     if still:

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rvtssm.evaluation.protocol import published_rows
-from rvtssm.evaluation.report import Row, citation, column, drop_sentences, percent, shift_sentence
+from rvtssm.evaluation.report import Row, citation, column, drop_sentences, in_hz, percent, rounded_hz, shift_sentence
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +56,7 @@ def _environment(folder: Path) -> Environment:
         "drop_sentences": drop_sentences,
         "floored": floored,
         "g": "{:g}".format,
+        "in_hz": in_hz,
         "percent": percent,
         "shift_sentence": shift_sentence,
     }
@@ -217,7 +218,7 @@ def _draw_band(axes: Any, rows: Sequence[Row], name: str, color: Any) -> None:
 def label_rates(axes: Any, rates: Sequence[float]) -> None:
     """Make an axis of rates, in Hz, and one of average precision, in percent."""
     axes.set_xscale("log")
-    axes.set_xticks(rates, [f"{hz:g}" for hz in rates])
+    axes.set_xticks(rates, [f"{rounded_hz(hz):g}" for hz in rates])
     axes.minorticks_off()
     axes.set(xlabel="inference rate [Hz]", ylabel="average precision [%]")
 

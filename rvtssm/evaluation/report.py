@@ -203,9 +203,14 @@ def minus_the_first(reports: Mapping[str, EvaluationReport]) -> dict[str, dict[t
     return differences
 
 
+def rounded_hz(hz: float) -> float:
+    """Return a rate to four digits; rates that differ by less are the same, see `is_same_rate`."""
+    return float(f"{hz:.4g}")
+
+
 def in_hz(hz: float) -> str:
     """Return a rate as text; only `AP` if it is unknown, as for boxes that come from elsewhere."""
-    return "AP" if math.isnan(hz) else f"{hz:g} Hz"
+    return "AP" if math.isnan(hz) else f"{rounded_hz(hz):g} Hz"
 
 
 def percent(value: float) -> str:
@@ -274,7 +279,7 @@ def _started(report: EvaluationReport, row: Row) -> dict[str, str]:
     """Return the cells that say which row it is; the kind of windows only if there are two."""
     cells = {}
     if not math.isnan(row["hz"]):
-        cells["hz"] = f"{row['hz']:g}"
+        cells["hz"] = f"{rounded_hz(row['hz']):g}"
     if len(report.windows) > 1:
         cells["window"] = row["window"]
     return cells
@@ -283,7 +288,7 @@ def _started(report: EvaluationReport, row: Row) -> dict[str, str]:
 def _heads(report: EvaluationReport) -> dict[str, str]:
     """Return the heads of columns: the name of a class stands for its AP."""
     heads = {name: name.removeprefix("AP/") for name in report.metric_names}
-    return heads | {"hz": "Hz", "interval": f"{LEVEL:.0%} of AP", "minus": f"AP minus {report.reference_hz:g} Hz"}
+    return heads | {"hz": "Hz", "interval": f"{LEVEL:.0%} of AP", "minus": f"AP minus {in_hz(report.reference_hz)}"}
 
 
 def interval_table(report: EvaluationReport) -> list[list[str]]:
@@ -309,9 +314,9 @@ def citation(report: EvaluationReport) -> str:
         number = len(report.resampled[row["hz"], row["window"]].recordings)
         line += f" ({'; '.join([f'{LEVEL:.0%} bootstrap over {number} recordings', *report.warnings])})"
     if not math.isnan(row["hz"]):
-        line += f" at {row['hz']:g} Hz"
+        line += f" at {in_hz(row['hz'])}"
     if row["hz"] != report.reference_hz and not math.isnan(row["hz"]):
-        line += f" (window={row['window']}, trained at {report.reference_hz:g} Hz)"
+        line += f" (window={row['window']}, trained at {in_hz(report.reference_hz)})"
     line += f" on {report.title}"
     # Where the number comes from.
     origin = []
@@ -329,7 +334,7 @@ def shift_sentence(report: EvaluationReport) -> str:
     if not report.time_shifts:
         return ""
     values = ", ".join(f"{shift:+g} ms {percent(ap)}" for shift, ap in report.time_shifts.items())
-    return f"AP at {report.reference()['hz']:g} Hz with the newest output at the label time plus a shift: {values}."
+    return f"AP at {in_hz(report.reference()['hz'])} with the newest output at the label time plus a shift: {values}."
 
 
 def drop_sentences(report: EvaluationReport) -> list[str]:
@@ -340,7 +345,7 @@ def drop_sentences(report: EvaluationReport) -> list[str]:
         drop = report.drop(window)
         if not math.isnan(drop):
             sentences.append(
-                f"Performance drop{which} (AP at {report.reference_hz:g} Hz minus the mean of the other rates): "
+                f"Performance drop{which} (AP at {in_hz(report.reference_hz)} minus the mean of the other rates): "
                 f"{percent(drop)} points."
             )
     return sentences

@@ -26,7 +26,7 @@ from rvtssm.evaluation.coco import LEVEL
 from rvtssm.evaluation.pages import details
 from rvtssm.evaluation.protocol import has_stood_still
 from rvtssm.evaluation.render import comparison_figure, render
-from rvtssm.evaluation.report import EvaluationReport, Row, percent, percent_interval, percent_of
+from rvtssm.evaluation.report import EvaluationReport, Row, in_hz, percent, percent_interval, percent_of, rounded_hz
 from rvtssm.models.checkpoint import load_file, read_checkpoint
 from rvtssm.models.detector import count_parameters
 from rvtssm.models.weight_files import default_weights
@@ -180,10 +180,10 @@ def _row_at(rows: Sequence[Row], hz: float) -> Row:
 def _tiles(report: EvaluationReport, by_window: Mapping[str, Sequence[Row]]) -> dict[str, float]:
     """Return the numbers that stand out, by what they are."""
     trained_hz, fastest_hz = report.reference_hz, max(row["hz"] for row in report.rows)
-    tiles = {f"AP at {trained_hz:g} Hz, the rate of training": report.reference()["AP"]}
+    tiles = {f"AP at {in_hz(trained_hz)}, the rate of training": report.reference()["AP"]}
     sliding = by_window.get(_WINDOWS["slide"])
     if sliding and not is_same_rate(fastest_hz, trained_hz):
-        tiles[f"AP at {fastest_hz:g} Hz, {_WINDOWS['slide']}"] = _row_at(sliding, fastest_hz)["AP"]
+        tiles[f"AP at {in_hz(fastest_hz)}, {_WINDOWS['slide']}"] = _row_at(sliding, fastest_hz)["AP"]
     return tiles | {f"AP on objects that stand still, state {name}": ap for name, ap in report.still_objects.items()}
 
 
@@ -191,7 +191,7 @@ def _rates(report: EvaluationReport, by_window: Mapping[str, Sequence[Row]]) -> 
     kinds = list(by_window.values())
     cells = [["Hz", *by_window]]
     for hz in sorted(row["hz"] for row in kinds[0]):
-        cells.append([f"{hz:g}", *(percent_of(_row_at(rows, hz)) for rows in kinds)])
+        cells.append([f"{rounded_hz(hz):g}", *(percent_of(_row_at(rows, hz)) for rows in kinds)])
     if len(cells) > 2:
         cells.append(["drop", *(percent(report.drop(rows[0]["window"])) for rows in kinds)])
     return cells

@@ -11,7 +11,7 @@ from rvtssm.contrib.studies.study_cells import Cell
 from rvtssm.contrib.studies.study_report import Score
 from rvtssm.evaluation.coco import LEVEL
 from rvtssm.evaluation.protocol import scoring_rules
-from rvtssm.evaluation.report import NO_VALUE, percent, percent_interval
+from rvtssm.evaluation.report import NO_VALUE, in_hz, percent, percent_interval
 from rvtssm.models.checkpoint_meta import CheckpointMeta
 from rvtssm.system.files import written_by
 
@@ -58,7 +58,7 @@ def cells_page(
     table = [["rate", "windows", "step", "memory", "score", "AP re-run", *columns]]
     for line in lines:
         published = [_number(ap, line.hz) for ap in columns.values()]
-        row = [f"{line.hz:g} Hz", line.windows, f"x {line.step_scale:g}", line.memory, line.score, line.ap_text]
+        row = [in_hz(line.hz), line.windows, f"x {line.step_scale:g}", line.memory, line.score, line.ap_text]
         table.append([*row, *published])
     first = next(iter(cells[0].scores.values()))
     text = [_what_was_run(meta, source, first), *_by_rate(lines, columns)]
@@ -109,14 +109,14 @@ def _by_rate(lines: Sequence[_Line], columns: Mapping[str, Mapping[float, float]
     for hz in dict.fromkeys(line.hz for line in lines):
         at_rate = [line for line in lines if line.hz == hz and not math.isnan(line.ap)]
         if not at_rate:
-            yield f"At {hz:g} Hz no box is scored."
+            yield f"At {in_hz(hz)} no box is scored."
             continue
         low, high = min(at_rate, key=lambda line: line.ap), max(at_rate, key=lambda line: line.ap)
         published = "; ".join(f"{name}: {_number(ap, hz)}" for name, ap in columns.items())
         ap = f"AP is {percent(high.ap)} ({high.condition})"
         if percent(low.ap) != percent(high.ap):
             ap = f"AP lies between {percent(low.ap)} ({low.condition}) and {percent(high.ap)} ({high.condition})"
-        yield f"At {hz:g} Hz {ap}{f' [{published}]' if published else ''}."
+        yield f"At {in_hz(hz)} {ap}{f' [{published}]' if published else ''}."
 
 
 def markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -21,7 +21,7 @@ from rvtssm.evaluation.breakdown import SPEED, to_plain
 from rvtssm.evaluation.coco import LEVEL, TRUSTED_RECORDINGS, Interval, Resampled
 from rvtssm.evaluation.protocol import performance_drop
 from rvtssm.evaluation.render import TerminalTable, label_rates, render, show_names_as_they_are
-from rvtssm.evaluation.report import NO_VALUE, EvaluationReport, percent_interval, table_by_rate
+from rvtssm.evaluation.report import NO_VALUE, EvaluationReport, in_hz, percent_interval, table_by_rate
 from rvtssm.system.output_folder import write_files
 
 if TYPE_CHECKING:
@@ -287,7 +287,7 @@ def console_tables(report: StudyReport) -> list[TerminalTable]:
         lines = []
         for row in rows[1:]:
             numbers = {hz: row.minus_the_first(hz) for hz in row.rates}
-            cells = [f"{hz:g} Hz {percent_interval(pair)}" for hz, pair in numbers.items() if pair]
+            cells = [f"{in_hz(hz)} {percent_interval(pair)}" for hz, pair in numbers.items() if pair]
             if cells:
                 lines.append(f"{row.row} minus {rows[0].row}, in points, paired: {', '.join(cells)}")
         lines += [f"Note: {note}." for note in _notes(rows)]
@@ -390,7 +390,7 @@ def _by_object(rows: Sequence[StudyRow]) -> list[Table]:
     if not names:
         return []
     trained_hz = {score.reference_hz for score in scores}
-    rate = f"{trained_hz.pop():g} Hz" if len(trained_hz) == 1 else "the rate of each training"
+    rate = in_hz(trained_hz.pop()) if len(trained_hz) == 1 else "the rate of each training"
     table = [["model", *names]]
     for row in rows:
         cells = [row.row]
