@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import time
-from pathlib import Path
+from fnmatch import fnmatch
+from pathlib import Path, PurePath
 
 import pytest
 import yaml
@@ -44,6 +45,18 @@ def test_the_container_is_healthy_while_the_status_is_young_and_its_process_live
         (tmp_path / "status.json").write_text(json.dumps(status))
     done = subprocess.run([sys.executable, *command[1:-1], command[-1].replace(folder, str(tmp_path))], check=False)
     assert (done.returncode == 0) == is_healthy
+
+
+def test_the_container_gets_the_files_that_it_installs():
+    rules = (FOLDER.parents[1] / ".dockerignore").read_text().split()
+    files = re.findall(r" /mnt/(\S+)", CONTAINER)
+    assert files == ["constraints.txt", "dist/*.whl"]
+    for file in files:
+        path = PurePath(file.replace("*", "rvtssm"))
+        # The last rule that matches a file or a folder above it decides.
+        places = [str(place) for place in (path, *path.parents)]
+        matching = [rule for rule in rules if any(fnmatch(place, rule.strip("!")) for place in places)]
+        assert not matching or matching[-1].startswith("!")
 
 
 def test_the_container_and_the_service_run_commands_that_there_are():
