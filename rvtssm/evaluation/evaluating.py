@@ -23,7 +23,7 @@ from rvtssm.evaluation.latency import late_steps, read_latency_ms, step_latency_
 from rvtssm.evaluation.pages import REPORT_FILES, write_report
 from rvtssm.evaluation.rates import PlannedRate, ScoredRate, memory_at, plan_rates, score_rate, score_shifts
 from rvtssm.evaluation.report import EvaluationReport, Row, in_hz, with_differences
-from rvtssm.evaluation.scored_files import scored_names, write_scored
+from rvtssm.evaluation.scored_files import SCORED, scored_names, write_scored
 from rvtssm.evaluation.tracks import check_tracks
 from rvtssm.evaluation.weights_on_data import class_indices, data_for, differences_in_scoring, for_data
 from rvtssm.events.labels import Boxes
@@ -149,11 +149,10 @@ def evaluate_run(
         _check_streaming(run, rates)
         if out is not None:
             check_replaceable(out, "evaluation", REPORT_FILES)
-            for place in map(_place, rates):
-                check_replaceable(out / "scored", f"scored_{place}", scored_names(run.options.formats, place))
+            check_replaceable(out / SCORED, SCORED, scored_names(run.options.formats, map(_place, rates)))
         announce(run, rates)
-        finished = FinishedRates(out, inputs_of(run, rates, seed), is_measured_anew=_measures_latency(run))
-        report = _report(run, rates, trained, seed, finished, out, say)
+        finished = FinishedRates(out, run, rates, seed)
+        report = _report(run, rates, trained, seed, finished, say)
         if out is not None:
             with result_set(out, "evaluation", REPORT_FILES) as staged:
                 write_report(report, staged, finished.kept(report.rows))
@@ -166,23 +165,21 @@ def _report(
     trained: PlannedRate | None,
     seed: int,
     finished: "FinishedRates",
-    out: Path | None,
     say: Say,
 ) -> EvaluationReport:
     """Score every rate, the one that is described in detail last, and return the report."""
     detailed = trained if trained is not None and trained in rates else rates[0]
-    known = [rate for rate in rates if rate is not detailed and finished.has(rate) and _has_files(run, rate, out)]
+    known = [rate for rate in rates if rate is not detailed and finished.has(rate)]
     if known:
         names = ", ".join(f"{in_hz(rate.hz)} ({' and '.join(rate.windows)})" for rate in known)
         say(f"taken from the evaluation before, of the same weights, data and settings: {names}")
     for rate in rates:
         if rate is not detailed and rate not in known:
             scored = score_rate(run, rate, seed)
-            _write_files(run, rate, scored, out)
+            finished.write_scored(rate, scored)
             finished.add(scored.rows, scored.resampled)
             finished.write()
     scored = score_rate(run, detailed, seed)
-    _write_files(run, detailed, scored, out)
     finished.add(scored.rows, scored.resampled)
 
     # What the rate in detail says beside its row.
@@ -194,7 +191,7 @@ def _report(
     rows = [finished.rows[place] for place in places]
     resampled = {place: finished.resampled[place] for place in places}
     words = {**conditions(run, rates, scored), **memory.in_words, **best_rate(rows, run.options)}
-    return EvaluationReport(
+    report = EvaluationReport(
         title=title(run.checkpoint, run.options),
         dataset=run.checkpoint.spec.name,
         rows=with_differences(rows, resampled, reference_hz),
@@ -207,23 +204,13 @@ def _report(
         worst=worst_pictures(breakdown, scored, run.checkpoint.spec),
         time_shifts=score_shifts(run, detailed, _shifts_ms(run.options)),
     )
+    finished.write_scored(detailed, scored)
+    return report
 
 
 def _place(rate: PlannedRate) -> str:
     """Return how the files of a rate begin, such as 20hz_slide."""
     return "_".join([f"{rate.hz:g}hz", *rate.windows])
-
-
-def _has_files(run: DetectorRun, rate: PlannedRate, out: Path | None) -> bool:
-    """Return whether what was scored at a rate is in files already, if it is asked for."""
-    names = scored_names(run.options.formats, _place(rate))
-    return out is None or all((out / "scored" / name).is_file() for name in names)
-
-
-def _write_files(run: DetectorRun, rate: PlannedRate, scored: ScoredRate, out: Path | None) -> None:
-    if out is not None:
-        what = scored.recordings, scored.matches, run.checkpoint.spec
-        write_scored(out / "scored", _place(rate), run.options.formats, *what)
 
 
 def _shifts_ms(options: EvaluationConfig) -> Sequence[float]:
@@ -253,20 +240,24 @@ class FinishedRates:
 
     Args:
         out: The folder of the report; None keeps nothing on disk.
-        inputs: Plain values of everything that the rows depend on. Rows with other inputs are not read.
-        is_measured_anew: Whether rows of an evaluation that has ended are measured again.
+        run: The detector, and how it runs. Rows with other `inputs_of` are not read.
+        rates: The rates that are asked for.
+        seed: Seed of the bootstrap replicates.
     """
 
-    def __init__(self, out: Path | None, inputs: Mapping[str, Any], is_measured_anew: bool) -> None:
+    def __init__(self, out: Path | None, run: DetectorRun, rates: Sequence[PlannedRate], seed: int) -> None:
         self.rows: dict[tuple[float, str], Row] = {}
         self.resampled: dict[tuple[float, str], Resampled] = {}
         self._out = out
-        self._inputs = json.loads(json.dumps(inputs))
+        self._run = run
+        self._rates = rates
+        self._is_on_disk = False  # whether the report in the folder has these inputs
+        self._inputs = json.loads(json.dumps(inputs_of(run, rates, seed)))
         if out is None or not (out / REPORT_FILES[0]).is_file():
             return
         # Rows of the same inputs are taken, with their replicates for paired differences.
         content = json.loads((out / REPORT_FILES[0]).read_text())
-        if content.get("inputs") != self._inputs or (is_measured_anew and not content.get("unfinished")):
+        if content.get("inputs") != self._inputs or (_measures_latency(run) and not content.get("unfinished")):
             return
         numbers = {name: tuple(content["resampled"][name]) for name in ("recordings", "num_objects")}
         for row, replicates in zip(content["rows"], content["resampled"]["AP"], strict=True):
@@ -275,10 +266,13 @@ class FinishedRates:
             ap = {"AP": np.array(replicates, np.float64)}  # None becomes NaN
             found = Resampled(metrics={"AP": row["AP"]}, replicates=ap, **numbers)
             self.add([row], found)
+        self._is_on_disk = True
 
     def has(self, rate: PlannedRate) -> bool:
-        """Return whether a rate is done with all its kinds of windows."""
-        return all((rate.hz, window) in self.rows for window in rate.windows)
+        """Return whether a rate is done with all its kinds of windows, and has the files that are asked for."""
+        names = scored_names(self._run.options.formats, [_place(rate)])
+        has_files = self._out is None or all((self._out / SCORED / name).is_file() for name in names)
+        return has_files and all((rate.hz, window) in self.rows for window in rate.windows)
 
     def add(self, rows: Sequence[Row], resampled: Resampled) -> None:
         """Keep the rows of a rate that is done."""
@@ -293,6 +287,14 @@ class FinishedRates:
         replicates = [self.resampled[row["hz"], row["window"]].replicates["AP"].tolist() for row in rows]
         return {"inputs": self._inputs, "resampled": to_plain({**numbers, "AP": replicates})}
 
+    def write_scored(self, rate: PlannedRate, scored: ScoredRate) -> None:
+        """Write what was scored at a rate, and keep only files of rates that are done."""
+        if self._out is None:
+            return
+        formats, spec = self._run.options.formats, self._run.checkpoint.spec
+        kept = scored_names(formats, map(_place, filter(self.has, self._rates))) if self._is_on_disk else None
+        write_scored(self._out, _place(rate), formats, scored.recordings, scored.matches, spec, kept)
+
     def write(self) -> None:
         """Write the rows that are done, without a report of them."""
         if self._out is None:
@@ -301,6 +303,7 @@ class FinishedRates:
             rows = list(self.rows.values())
             content = {"unfinished": True, "rows": to_plain(rows), **self.kept(rows)}
             (staged / REPORT_FILES[0]).write_text(json.dumps(content) + "\n")
+        self._is_on_disk = True
 
 
 def _with_nan(plain: Any) -> Any:

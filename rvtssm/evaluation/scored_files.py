@@ -6,8 +6,9 @@ pycocotools on the two files gives the AP of the report, because they hold the b
 
 import csv
 import io
+import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,12 @@ from rvtssm.boxes import xyxy_to_ltwh
 from rvtssm.evaluation.breakdown import confusions
 from rvtssm.evaluation.coco import METRICS, average_precisions
 from rvtssm.evaluation.matching import RecordingMatches, ScoredRecording
+from rvtssm.evaluation.pages import REPORT_FILES
 from rvtssm.evaluation.protocol import image_times_us, scored_detections, scored_labels, scoring_rules
 from rvtssm.records import DatasetSpec, Detections, Labels
 from rvtssm.system.output_folder import result_set
+
+SCORED = "scored"  # the folder below that of the report, and its set of files
 
 
 class ScoredImage(NamedTuple):
@@ -119,46 +123,52 @@ def _csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-def scored_names(formats: Sequence[str], place: str) -> list[str]:
+def scored_names(formats: Sequence[str], places: Iterable[str]) -> list[str]:
     """Return the names of the files of some formats.
 
     Args:
         formats: See `EvaluationConfig.formats`.
-        place: What was scored, such as 20hz_slide.
+        places: What was scored, such as 20hz_slide.
     """
     of_format = {"coco": ("labels.json", "detections.json"), "csv": ("recordings.csv", "images.csv")}
     names: list[str] = []
-    for name in formats:
+    for place, name in itertools.product(places, formats):
         names += [f"{place}_{file_name}" for file_name in of_format[name]]
     return names
 
 
 def write_scored(
-    folder: Path,
+    out: Path,
     place: str,
     formats: Sequence[str],
     recordings: Sequence[ScoredRecording],
     matches: Sequence[RecordingMatches],
     spec: DatasetSpec,
+    kept: Collection[str] | None = None,
 ) -> None:
-    """Write what was scored in the formats that are asked for.
+    """Write what was scored to the folder `scored` of a report, in place of what was scored before.
 
     Args:
-        folder: The folder to write to.
+        out: The folder of the report.
         place: The start of the names, such as 20hz_slide.
         formats: See `EvaluationConfig.formats`.
         recordings: Labels and detections.
         matches: The matches of each recording.
         spec: The dataset.
+        kept: Names of files that belong to the report in the folder, which stay; None if it is the report of other
+            boxes, which must not stand beside these and goes.
     """
-    if not formats:
+    if not (formats or (out / SCORED).is_dir()):
         return
+    if kept is None:
+        with result_set(out, "evaluation", REPORT_FILES):
+            pass
     images = list(scored_images(recordings, spec))
     content: dict[str, str] = {}
     if "coco" in formats:
         content |= coco_files(images, spec)
     if "csv" in formats:
         content |= csv_files(images, matches, spec)
-    with result_set(folder, f"scored_{place}", scored_names(formats, place)) as staged:
+    with result_set(out / SCORED, SCORED, scored_names(formats, [place]), kept or ()) as staged:
         for name, text in content.items():
             (staged / f"{place}_{name}").write_text(text, "utf-8")

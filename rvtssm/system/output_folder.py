@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -133,7 +133,7 @@ def changed_keys(earlier: Mapping[str, object], now: Mapping[str, object]) -> li
 
 
 @contextlib.contextmanager
-def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterator[Path]:
+def result_set(folder: Path | str, name: str, patterns: Sequence[str], kept: Collection[str] = ()) -> Iterator[Path]:
     """Yield an empty folder. If the block ends without an error, its files replace those of the set before.
 
     A file that no earlier run of the set has written is neither replaced nor deleted: it is refused at the start. A
@@ -144,6 +144,7 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
         folder: The folder of the results.
         name: Name of the set.
         patterns: Patterns, as in `fnmatch`; the names of all files that the block may write match one of them.
+        kept: Names of files of the set before that stay in the set.
 
     Raises:
         UserError: Another process uses the folder, or a file has the name of one of the set.
@@ -162,16 +163,17 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str]) -> Iterat
                     os.fsync(file.fileno())
         _refuse_others(folder, own, [*map(glob.escape, os.listdir(staged))])
         written = _read_written(folder)  # again, because the block may have written another set
-        new = {*map(_stamp, files)}
+        listed = own.union(map(_stamp, files))
         # Old and new files are listed until all are moved, so that a killed run leaves none that nobody owns.
-        _write_written(folder, staged, {**written, name: sorted(own | new)})
+        _write_written(folder, staged, {**written, name: sorted(listed)})
         # Files of the set that are not written any more go, and others stay.
         for path in folder.iterdir():
-            if path.is_file() and _stamp(path) in own and not (staged / path.name).exists():
+            stays = path.name in kept or (staged / path.name).exists()
+            if path.is_file() and _stamp(path) in own and not stays:
                 path.unlink()
         for path in files:
             os.replace(path, folder / path.name)
-        _write_written(folder, staged, {**written, name: sorted(new)})
+        _write_written(folder, staged, {**written, name: sorted(listed.intersection(map(_stamp, folder.iterdir())))})
 
 
 @contextlib.contextmanager

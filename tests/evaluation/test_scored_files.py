@@ -17,6 +17,7 @@ from pycocotools.cocoeval import COCOeval
 from rvtssm.datasets import DataConfig, DatasetConfig, PreprocessConfig
 from rvtssm.datasets.custom import read_spec
 from rvtssm.datasets.prepare_dataset import preprocess_dataset
+from rvtssm.evaluation import evaluating
 from rvtssm.evaluation.coco import average_precisions
 from rvtssm.evaluation.evaluating import evaluate
 from rvtssm.evaluation.matching import ScoredRecording, match_detections
@@ -69,12 +70,13 @@ def test_pycocotools_finds_the_same_numbers(seed, scores_empty_images, downsampl
     matches = match_detections(recordings, spec)
     write_scored(tmp_path, "20hz_slide", ["coco", "csv"], recordings, matches, spec)
     metrics = average_precisions(matches, spec)
-    check(tmp_path, "20hz_slide", metrics)
-    with open(tmp_path / "20hz_slide_recordings.csv", newline="") as file:
+    scored = tmp_path / "scored"
+    check(scored, "20hz_slide", metrics)
+    with open(scored / "20hz_slide_recordings.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     alone = average_precisions(matches[:1], spec)
     assert [row["recording"] for row in rows] == list("abc") and float(rows[0]["AP"]) == alone["AP"]
-    with open(tmp_path / "20hz_slide_images.csv", newline="") as file:
+    with open(scored / "20hz_slide_images.csv", newline="") as file:
         images = list(csv.DictReader(file))
     assert sum(int(row["hits"]) + int(row["missed"]) for row in images) == sum(int(row["boxes"]) for row in rows)
 
@@ -113,6 +115,54 @@ def test_the_boxes_of_every_row_can_be_held(weights, tmp_path, asked):
         check(tmp_path / "scored", place, row)
         assert json.loads((tmp_path / f"scored/{place}_detections.json").read_text())
     assert len([*tmp_path.glob("scored/[!.]*")]) == 4 * len(places)
+
+
+ONE_KIND = {"bootstrap": 0, "data": DataConfig(workers=0), "precision": "float32", "window": "slide"}
+
+
+def files_in(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob("[!.]*") if path.is_file()}
+
+
+@pytest.mark.parametrize("is_single", [False, True])
+def test_no_boxes_of_an_earlier_evaluation_stay_and_all_files_of_others_do(weights, tmp_path, is_single):
+    if is_single:  # so that no earlier rate was done
+        evaluate(weights, out=tmp_path, formats=["csv"], hz=[20], **ONE_KIND)
+    evaluate(weights, out=tmp_path, formats=["csv"], hz=[20, 40], **ONE_KIND)
+    scored = tmp_path / "scored"
+    assert len([*scored.glob("40hz_slide_*")]) == 2
+    (scored / "40hz_slide_images.csv").write_text("changed by someone else\n")
+    (scored / "40hz_slide.txt").touch()
+    of_others = {"40hz_slide.txt", "40hz_slide_images.csv"}
+    evaluate(weights, out=tmp_path, formats=["csv"], hz=[20], **ONE_KIND)
+    assert files_in(scored).keys() == of_others | {"20hz_slide_images.csv", "20hz_slide_recordings.csv"}
+    evaluate(weights, out=tmp_path, hz=[20], **ONE_KIND)
+    assert files_in(scored).keys() == of_others
+
+
+@pytest.mark.parametrize("rates", [[20], [20, 40]])
+def test_boxes_of_an_interrupted_evaluation_are_not_taken_for_those_of_another(weights, tmp_path, monkeypatch, rates):
+    wanted = {"formats": ["coco"], "hz": [20, 40], "postprocess": PostprocessConfig(min_score=0), **ONE_KIND}
+    evaluate(weights, out=tmp_path, **wanted)
+    before, files = files_in(tmp_path), files_in(tmp_path / "scored")
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    other = wanted | {"hz": rates, "postprocess": PostprocessConfig(min_score=0.7)}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(evaluating, "score_rate", interrupt)  # before it has anything to write
+        evaluate(weights, out=tmp_path, **other)
+    assert files_in(tmp_path) == before and files_in(tmp_path / "scored") == files
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(evaluating, "write_scored", lambda *what: write_scored(*what) or interrupt())
+        evaluate(weights, out=tmp_path, **other)
+    # No report says what these boxes are, and none of another evaluation is beside them.
+    assert not files_in(tmp_path)
+    (place,) = {name.partition("_")[0] for name in files_in(tmp_path / "scored")}
+    assert files_in(tmp_path / "scored")[f"{place}_slide_detections.json"] != files[f"{place}_slide_detections.json"]
+    evaluate(weights, out=tmp_path, **wanted)
+    assert files_in(tmp_path / "scored") == files
 
 
 @pytest.mark.parametrize("source", ["raw", "prepared"])

@@ -68,6 +68,15 @@ def test_an_error_keeps_the_old_set_and_removes_a_new_folder(tmp_path):
     assert visible(tmp_path / "out") == OLD and not (tmp_path / "new").exists()
 
 
+def test_files_that_are_kept_stay_in_their_set(tmp_path):
+    publish(tmp_path, OLD)
+    with result_set(tmp_path, "set", PATTERNS, kept=["a"]) as staged:
+        write_files(staged, NEW)
+    assert visible(tmp_path) == {**NEW, "a": OLD["a"]}
+    publish(tmp_path, NEW)
+    assert visible(tmp_path) == NEW
+
+
 @pytest.mark.parametrize("when", ["before", "changed", "meanwhile"])
 def test_a_file_of_someone_else_is_neither_replaced_nor_deleted(tmp_path, when):
     publish(tmp_path / "out", OLD)

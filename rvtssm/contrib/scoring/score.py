@@ -127,7 +127,7 @@ def _report(file: str, options: ScoreConfig, labels: LabelSet, seed: int, folder
     resampled = resample(matches, spec, options.bootstrap, seed)
     hz = math.nan if options.hz is None else options.hz
     if folder is not None:
-        write_scored(folder / "scored", "given", options.formats, recordings, matches, spec)
+        write_scored(folder, "given", options.formats, recordings, matches, spec)
     program = written_by()
     commit = f", commit {program['commit']}" if program["commit"] else ""
     age = "of exactly the label time"

@@ -37,7 +37,7 @@ def metrics(recordings):
 def write_coco(folder: Path, recordings, spec=SPEC) -> tuple[Path, Path]:
     """The labels and the detections as `evaluate formats=[coco]` writes them."""
     write_scored(folder, "x", ["coco"], recordings, match_detections(recordings, spec), spec)
-    return folder / "x_detections.json", folder / "x_labels.json"
+    return folder / "scored/x_detections.json", folder / "scored/x_labels.json"
 
 
 def write_prophesee(folder: Path, recordings) -> tuple[Path, Path]:
@@ -128,9 +128,9 @@ def test_several_detectors_are_compared_in_pairs(recordings, tmp_path, capsys):
     worse = []
     for each in recordings:
         worse.append(each._replace(detections=[frame[np.arange(0, len(frame), 2)] for frame in each.detections]))
-    write_scored(tmp_path, "y", ["coco"], worse, [], SPEC)
-    out = tmp_path / "out"
-    words = [str(detections), str(labels), f"score.compared=[{tmp_path / 'y_detections.json'}]", f"out={out}"]
+    write_scored(tmp_path / "worse", "y", ["coco"], worse, [], SPEC)
+    out, compared = tmp_path / "out", tmp_path / "worse/scored/y_detections.json"
+    words = [str(detections), str(labels), f"score.compared=[{compared}]", f"out={out}"]
     assert cli.main(["score", *words, "bootstrap=50", "score.hz=20", "score.formats=[csv]"]) == 0
     found = json.loads((out / "comparison.json").read_text())
     first, second = (report["rows"][0] for report in found.values())
