@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rvtssm.checks.inspect_recording import MARGINS, blank_figure, inspect_recording, sensor_notes
-from rvtssm.datasets.agreement import raw_lines
+from rvtssm.datasets.agreement import lines_on_files, named, raw_lines
 from rvtssm.datasets.prepare_recording import Plan, Recipe, plan_recording
 from rvtssm.datasets.store import Meta, open_sequence, shared_settings
 from rvtssm.datasets.tree import RawRecording, find_all_sequences, find_recordings, has_split, nothing_there
@@ -44,6 +44,7 @@ class Part:
     num_windows: int = 0
     repaired: int = 0  # number of events that were moved in time or dropped
     num_label_times: int = 0
+    class_names: tuple[str, ...] = ()
     # (K, 3) number of boxes by class and size
     labels: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 3), np.int64))
     noticed: Noticed = NOTHING
@@ -73,10 +74,10 @@ class TreeInspection:
         return [(f"{part.split}/{part.name}", part.error) for part in self.parts if part.error]
 
     def labels(self, split: str) -> npt.NDArray[np.int64]:
-        """Return the number of boxes (K, 3) by class and size."""
+        """Return the number of boxes (K, 3) by class and size, of the recordings that have these classes."""
         counts = np.zeros((len(self.class_names), 3), np.int64)
         for part in self.parts:
-            if part.split == split and part.labels.shape == counts.shape:
+            if part.split == split and part.class_names == self.class_names:
                 counts += part.labels
         return counts
 
@@ -139,8 +140,16 @@ def inspect_prepared(path: Path, spec: DatasetSpec | None) -> TreeInspection:
     if settings is None:
         found = f"none of the {len(entries)} prepared sequences can be read"
         raise UserError("prepared.damaged", found=found, advice=parts[0].error)
+    # What the files do not agree on; boxes of other classes are in no table.
     classes = tuple(settings["class_names"])
-    return TreeInspection(path.name, "prepared", str(settings.get("dataset", "")), classes, parts, settings)
+    notes = [] if path.is_file() else lines_on_files(path)
+    if others := [f"{part.split}/{part.name}" for part in parts if not part.error and part.class_names != classes]:
+        notes.append(
+            f"the boxes of {len(others)} of {len(parts)} recordings are not counted, because their classes are not "
+            f"{', '.join(classes)} ({named(others)})"
+        )
+    dataset = str(settings.get("dataset", ""))
+    return TreeInspection(path.name, "prepared", dataset, classes, parts, settings, tuple(notes))
 
 
 def inspect_raw(path: Path, spec: DatasetSpec) -> TreeInspection:
@@ -235,6 +244,7 @@ def _prepared_part(split: str, path: Path, spec: DatasetSpec | None) -> Part:
         num_windows=len(sequence.windows),
         repaired=faults.get("backward_steps", 0) + faults.get("out_of_frame", 0),
         num_label_times=len(np.unique(labels.t_us)),
+        class_names=tuple(sequence.meta["class_names"]),
         labels=count_labels(labels.class_id, labels.boxes_ltwh[:, 2], labels.boxes_ltwh[:, 3], num_classes),
         settings=shared_settings(sequence.meta),
     )
@@ -292,6 +302,7 @@ def raw_part(split: str, recording: RawRecording, recipe: Recipe) -> Part:
         num_events=inspected.num_events,
         repaired=faults.backward_steps + faults.out_of_frame,
         num_label_times=len(times_us),
+        class_names=spec.class_names,
         labels=count_labels(boxes["class_id"], boxes["w"], boxes["h"], spec.num_classes),
         noticed=replace(noticed, events=tuple(event_notes), backward_steps=faults.backward_steps),
         messages=tuple(messages),

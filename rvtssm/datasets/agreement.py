@@ -66,17 +66,22 @@ def prepared_lines(prepared_dir: Path | str, raw_dir: Path | str | None, spec: D
         missing, deleted, num_raw = missing_and_deleted(prepared_dir, raw_dir, split, spec)
         if missing:
             lines.append(
-                f"{split}: {len(missing)} of {num_raw} recordings in {raw_dir} are not prepared ({_named(missing)}); "
+                f"{split}: {len(missing)} of {num_raw} recordings in {raw_dir} are not prepared ({named(missing)}); "
                 "run `rvtssm preprocess` again"
             )
         if deleted:
             lines.append(
                 f"{split}: {len(deleted)} prepared recordings are no longer among those in {raw_dir} "
-                f"({_named(deleted)}); if they were removed on purpose, remove them from {prepared_dir}/{split} as well"
+                f"({named(deleted)}); if they were removed on purpose, remove them from {prepared_dir}/{split} as well"
             )
+    return lines + lines_on_files(prepared_dir)
+
+
+def lines_on_files(prepared_dir: Path | str) -> list[str]:
+    """Return what prepared files do not agree on, one line each."""
     metas = list(_metas(prepared_dir))
     told = [(meta["source"]["fingerprint"], split, path) for split, path, meta in metas if meta.get("source")]
-    return lines + _unlike(metas) + _twice(told)
+    return _unlike(metas) + _twice(told)
 
 
 def missing_and_deleted(
@@ -120,7 +125,8 @@ def _is_usable(recording: RawRecording, split: str, spec: DatasetSpec) -> bool:
     return has_nothing or bool(len(usable_boxes(boxes, spec, "exact", is_train)))
 
 
-def _named(names: Collection[str]) -> str:
+def named(names: Collection[str]) -> str:
+    """Return the first names of a list."""
     shown = ", ".join(list(names)[:_MOST_NAMED])
     return shown if len(names) <= _MOST_NAMED else f"{shown}, ..."
 

@@ -175,6 +175,21 @@ def test_a_prepared_tree_in_numbers(tree, printed_by):
     assert alone.totals("")["recordings"] == 1
 
 
+@pytest.mark.parametrize("names", [("car",), ("pedestrian", "car")], ids=["fewer", "another order"])
+def test_boxes_of_other_classes_are_not_counted_and_it_is_said(tree, printed_by, names):
+    """Beside files of two classes lies one of another preparation."""
+    path = tree / "prepared" / "train" / "b.h5"
+    spec = replace(SPEC, class_names=names, class_ids=())
+    config = PreprocessConfig(splits=("train",), workers=1)
+    preprocess_dataset(spec, tree / "raw", tree / "other", WindowSettings(), config, progress=False)
+    shutil.copy(tree / "other" / "train" / "b.h5", path)
+    found = inspect_prepared(tree / "prepared", None)
+    assert found.labels("train").sum() == 3 and found.class_names == SPEC.class_names
+    assert any(f"{path} was made with class_names=" in note for note in found.notes)
+    shown = " ".join(printed_by("inspect", str(tree / "prepared"), f"out={tree / 'out'}").split())
+    assert "of 1 of 3 recordings are not counted, because their classes are not car, pedestrian (train/b)" in shown
+
+
 def test_what_cannot_be_read_is_named_and_the_rest_described(tree):
     (tree / "raw" / "train" / "a_td.dat").write_bytes(b"% Version 2\n")
     shutil.copy(tree / "raw" / "train" / "b_td.dat", tree / "prepared" / "test" / "c.h5")
