@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def simulate(config: WorldsConfig) -> None:
     events_path, boxes_path = folder / f"{name}_td.dat", folder / f"{name}_bbox.npy"
     written = []
     with locked(out):
-        _claim(folder / f".{name}.simulate.json", _origin(config, source), (events_path, boxes_path))
+        claim_recordings(folder / f".{name}.simulate.json", _origin(config, source), (events_path, boxes_path))
         if boxes is not None:
             _describe(out / "dataset.yaml", source, names)
         if not events_path.exists():
@@ -97,21 +97,31 @@ def _origin(config: WorldsConfig, source: VideoSource) -> dict[str, object]:
     }
 
 
-def _claim(path: Path, origin: Mapping[str, object], recording: tuple[Path, ...]) -> None:
-    """Write `origin`, or raise UserError if a file of the recording exists that was made from anything else."""
+def claim_recordings(path: Path, origin: Mapping[str, object], files: Iterable[Path]) -> None:
+    """Write what recordings are made from, before they are made.
+
+    Args:
+        path: The file to write.
+        origin: What they are made from.
+        files: The files of the recordings, which need not exist.
+
+    Raises:
+        UserError: One of them exists, and nothing says that it was made from the same.
+    """
     found: Mapping[str, object] = {}
     if path.exists():
         with file_errors(path, advice="choose another out=DIR"):
             found = dict(json.loads(path.read_text()))
     different = [key for key, value in origin.items() if found.get(key, ...) != value]
-    if different and (existing := [file for file in recording if file.exists()]):
+    if different and (existing := [file for file in files if file.exists()]):
         raise UserError(
             "run.other_settings", name=existing[0],
             found=f"made from another video or other settings ({', '.join(different)})",
             advice="choose another out=DIR",
         )  # fmt: skip
-    with atomic_file(path) as staged:
-        staged.write_text(json.dumps(origin, indent=2) + "\n")
+    if different:
+        with atomic_file(path) as staged:
+            staged.write_text(json.dumps(origin, indent=2) + "\n")
 
 
 def _counted(

@@ -1,5 +1,7 @@
 """Boxes of a teacher become tracks, and clips become recordings with labels to train on."""
 
+import hashlib
+import os
 import shutil
 import sys
 from contextlib import closing
@@ -18,7 +20,9 @@ from rvtssm.contrib.worlds.label_video import tracks as tracks_of
 from rvtssm.contrib.worlds.label_video import views, watching, yolox
 from rvtssm.contrib.worlds.label_video.boxes import MOVING
 from rvtssm.contrib.worlds.label_video.tracks import boxes_at, link
+from rvtssm.contrib.worlds.label_video.watching import watched_file
 from rvtssm.contrib.worlds.rules import PERSON, TWO_WHEELER, VEHICLE
+from rvtssm.contrib.worlds.video import open_video
 from rvtssm.datasets import build_spec
 from rvtssm.datasets.tree import find_recordings
 from rvtssm.events.labels import find_nothing, read_boxes
@@ -204,6 +208,34 @@ def test_clips_become_recordings_with_labels(clips, tmp_path, monkeypatch, capsy
     assert command.main(words, lambda picture: pytest.fail("the teacher was asked again")) == 0
     assert capsys.readouterr().out.splitlines()[-1] == said.splitlines()[-1]
     assert times == [path.stat().st_mtime_ns for path in sorted((out / "train").iterdir())]
+
+
+@pytest.mark.parametrize("version", ["this", "earlier", "earlier, which has watched both"])
+def test_a_clip_that_was_replaced_by_another_is_refused(clips, tmp_path, capsys, version):
+    def teacher(picture):
+        return np.zeros((0, 6))
+
+    def recordings():
+        return {path.name: path.read_bytes() for path in (out / "train").glob("real_*")}
+
+    out = tmp_path / "real"
+    words = [str(clips), "--teacher=none", f"--out={out}", f"--fps={FPS:g}", "--versions=1", "--size", "96", "128"]
+    assert command.main(words, teacher) == 0
+    noted = out / "train" / ".real_walk.label_video.json"
+    if version != "this":
+        noted.unlink()
+        assert command.main(words, teacher) == 0 and noted.is_file()  # nothing speaks against the clip
+        noted.unlink()
+    before = recordings()
+    os.utime(clips / "walk" / "007.png", ns=(0, 0))
+    if "both" in version:
+        (seen,) = (out / "teacher").iterdir()
+        source = open_video(clips / "walk", FPS, None)
+        shutil.copy(seen, watched_file(source, 60, out / "teacher", hashlib.sha256().hexdigest()))
+    capsys.readouterr()
+    assert command.main(words, teacher) == 2
+    assert "real_walk_00_0_bbox.npy: made from another video" in capsys.readouterr().err
+    assert len(before) == 4 and recordings() == before
 
 
 def test_a_teacher_of_the_same_size_is_another_one_and_a_damaged_picture_is_refused(clips, tmp_path, capsys):

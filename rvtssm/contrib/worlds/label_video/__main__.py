@@ -24,13 +24,14 @@ The recordings, DIR/train/real_*, fit into the tree of the recipe `street_tiny`:
     rvtssm train experiment=street_tiny dataset.raw_dir=DIR/raw out=DIR/tiny
 
 Training draws recordings by their length, so that their share is their share of the seconds; the last line of the
-output says how many there are. `footage.md` says which clips may train weights that are published. Do not
-give clips that test a detector later.
+output says how many there are. A clip in place of another one of its name is refused. `footage.md` says which clips may
+train weights that are published. Do not give clips that test a detector later.
 """
 
 import argparse
 import hashlib
 import itertools
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,13 +44,14 @@ from rvtssm.contrib.worlds.label_video.boxes import MOVING, Teacher
 from rvtssm.contrib.worlds.label_video.recordings import labels, write_recording
 from rvtssm.contrib.worlds.label_video.tracks import Track, boxes_at, link
 from rvtssm.contrib.worlds.label_video.views import draw_view, parts
-from rvtssm.contrib.worlds.label_video.watching import motion, read_frames, watched
+from rvtssm.contrib.worlds.label_video.watching import motion, read_frames, watched, watched_file
 from rvtssm.contrib.worlds.label_video.yolox import open_yolox
 from rvtssm.contrib.worlds.rules import SPEC
+from rvtssm.contrib.worlds.simulate import claim_recordings
 from rvtssm.contrib.worlds.video import open_video
 from rvtssm.drawing import write_png
 from rvtssm.events.labels import Boxes, read_boxes
-from rvtssm.system.output_folder import claim
+from rvtssm.system.output_folder import claim, result_file
 from rvtssm.system.user_error import UserError
 
 VIDEOS = (".mp4", ".avi", ".mkv", ".mov", ".webm", ".m4v", ".ogv")
@@ -98,9 +100,15 @@ def name_of(clip: Path) -> str:
 def record_clip(
     clip: Path, teacher: Teacher, teacher_name: str, options: argparse.Namespace
 ) -> Iterator[tuple[str, float, Boxes]]:
-    """Write the recordings of a clip, except complete ones, and yield name, seconds and boxes of each."""
+    """Write the recordings of a clip, except complete ones, and yield name, seconds and boxes of each.
+
+    Raises:
+        UserError: A recording of another clip has one of the names.
+    """
     source = open_video(clip, options.fps if clip.is_dir() else None, None)
-    seen, edges = watched(source, teacher, options.seconds, options.out / "teacher", teacher_name)
+    seen_path = watched_file(source, options.seconds, options.out / "teacher", teacher_name)
+    _claim_clip(clip, seen_path, options.out / "train")
+    seen, edges = watched(source, teacher, options.seconds, seen_path)
     moving = motion(source, seen, edges)
     tracks = []
     for start, end in itertools.pairwise(edges):
@@ -116,7 +124,8 @@ def record_clip(
             options.draw.mkdir(parents=True, exist_ok=True)
             for number in range(first, end, max(1, round(source.fps))):
                 picture = draw(frames[number - first], mine, number)
-                write_png(options.draw / f"{clip.stem}_{number:05d}.png", picture[:, :, ::-1])
+                with result_file(options.draw / f"{clip.stem}_{number:05d}.png") as staged:
+                    write_png(staged, picture[:, :, ::-1])
         for version in range(options.versions):
             name = f"{name_of(clip)}_{k:02d}_{version}"
             rng = np.random.default_rng(np.random.SeedSequence((options.seed, *name.encode())))
@@ -128,6 +137,18 @@ def record_clip(
                 boxes = labels(mine, view, first, source.fps, source.width)
                 boxes = write_recording(frames, view, boxes, source.fps, options.out, name, options.seed)
             yield name, (end - first) / source.fps, boxes
+
+
+def _claim_clip(clip: Path, seen_path: Path, folder: Path) -> None:
+    """Note of which clip the recordings of a name are, or raise UserError if they are of another one."""
+    path = folder / f".{name_of(clip)}.label_video.json"
+    seen = {other for other in seen_path.parent.glob("*.npz") if other.name.rpartition("_")[0] == clip.stem}
+    files: list[Path] = []
+    # An earlier version has not noted it; then no teacher may have seen another clip of this name.
+    if path.exists() or seen != {seen_path}:
+        name = re.compile(rf"{re.escape(name_of(clip))}_\d+_\d+_(td\.dat|bbox\.npy)")
+        files += [file for file in sorted(folder.glob("*")) if name.fullmatch(file.name)]
+    claim_recordings(path, {"clip": seen_path.name}, files)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

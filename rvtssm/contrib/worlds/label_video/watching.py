@@ -68,18 +68,22 @@ def watch(source: VideoSource, teacher: Teacher, longest_s: float) -> tuple[dict
     return boxes_at, [*edges, number + 1]
 
 
-def watched(
-    source: VideoSource, teacher: Teacher, longest_s: float, folder: Path, teacher_name: str
-) -> tuple[dict[int, np.ndarray], list[int]]:
-    """Return what `watch` does, from a file of an earlier call if there is one."""
+def watched_file(source: VideoSource, longest_s: float, folder: Path, teacher_name: str) -> Path:
+    """Return the file that holds what a teacher saw in a clip. Its name depends on the files of the clip."""
     files = picture_files(source.path) if source.names else [source.path]
     facts = [(file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     settings = longest_s, WATCHED_HZ, LOW, SAME_IOU, INSIDE, CUT
     digest = hashlib.sha256(repr((facts, teacher_name, settings)).encode()).hexdigest()[:16]
-    path = folder / f"{source.path.stem}_{digest}.npz"
+    return folder / f"{source.path.stem}_{digest}.npz"
+
+
+def watched(
+    source: VideoSource, teacher: Teacher, longest_s: float, path: Path
+) -> tuple[dict[int, np.ndarray], list[int]]:
+    """Return what `watch` does, from the file of an earlier call if there is one."""
     if not path.exists():
         boxes_at, edges = watch(source, teacher, longest_s)
-        folder.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_file(path) as staged, open(staged, "wb") as file:
             np.savez(file, edges=edges, **{f"{frame:08d}": rows for frame, rows in boxes_at.items()})  # type: ignore[arg-type]
     with np.load(path) as stored:
