@@ -423,4 +423,6 @@ def main(clones: str, out: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    if len(sys.argv) != 3:
+        sys.exit("usage: python scripts/worlds_assets.py CLONES MODELS")
+    main(*sys.argv[1:])

@@ -14,6 +14,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.datasets.custom import GENERATED_FILE
 from rvtssm.events.labels import BOX_DTYPE, Boxes, write_boxes
 from rvtssm.readers.dat import write_dat
+from rvtssm.readers.header import LARGEST_SIDE
 from rvtssm.records import DatasetSpec, Events
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.files import remove_abandoned
@@ -34,11 +35,11 @@ class Simulation:
     facts: Mapping[str, object] = field(default_factory=dict)  # what else the recordings depend on
 
     def sized(self, height: int, width: int) -> "Simulation":
-        """Return the same dataset with another sensor. Raise UserError if it is too small for a scene."""
-        if min(height, width) < 16:
+        """Return the same dataset with another sensor. Raise UserError if a scene or a file cannot have this size."""
+        if min(height, width) < 16 or max(height, width) > LARGEST_SIDE:
             raise UserError(
                 "setting.out_of_range", name="dataset.height, dataset.width", found=f"{height} x {width}",
-                needed="at least 16 pixels per side, for a scene",
+                needed=f"16 to {LARGEST_SIDE} pixels per side, for a scene and its file",
             )  # fmt: skip
         return replace(self, spec=replace(self.spec, height=height, width=width))
 

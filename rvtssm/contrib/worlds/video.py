@@ -14,6 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 
+from rvtssm.readers.header import LARGEST_SIDE
 from rvtssm.system.files import check_name
 from rvtssm.system.user_error import UserError
 
@@ -36,10 +37,11 @@ class VideoSource:
     is_linear: bool | None  # whether pixel values are proportional to light; None: no with 8 bits (sRGB), else yes
 
     def __post_init__(self) -> None:
-        if (side := min(self.height, self.width)) < 16:  # OpenCV computes no optical flow, or crashes
-            raise UserError(
-                "file.content", name=self.path, found=f"a side of {side} pixels", needed="at least 16 per side"
-            )
+        for side in (self.height, self.width):
+            # Of fewer pixels, OpenCV computes no optical flow, or crashes; files of events hold no more.
+            if not 16 <= side <= LARGEST_SIDE:
+                found, needed = f"a side of {side} pixels", f"16 to {LARGEST_SIDE} per side"
+                raise UserError("file.content", name=self.path, found=found, needed=needed)
 
     @property
     def num_frames(self) -> int:

@@ -105,9 +105,11 @@ def test_impossible_settings_are_refused(change, tmp_path):
     assert not (tmp_path / "raw").exists()
 
 
-def test_a_sensor_that_is_too_small_is_refused():
-    with raises("setting.out_of_range", "dataset.height, dataset.width=8 x 64"):
-        SYNTHETIC.sized(8, 64)
+@pytest.mark.parametrize("size", [(8, 64), (64, 16385)])
+def test_a_sensor_that_is_too_small_or_too_large_for_a_file_is_refused(size):
+    """DAT has 14 bits for a coordinate."""
+    with raises("setting.out_of_range", "dataset.height, dataset.width={} x {}".format(*size)):
+        SYNTHETIC.sized(*size)
 
 
 @pytest.mark.parametrize("interval_us, first_us", [(50_000, 100_000), (30_000, 120_000), (250_000, 250_000)])

@@ -1,5 +1,6 @@
 """The script that builds models from clones: what it writes is what the generator reads, placed as the page says."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -71,6 +72,11 @@ def test_models_stand_centred_in_metres_with_their_front_ahead(clones, tmp_path)
     np.testing.assert_allclose(sheet.uv[:, 1], heights / 4, atol=1e-6)
     picture = cv2.imread(str(tmp_path / "out/textures/road.jpg"))
     assert picture.shape == (512, 512, 3)
+
+
+def test_the_script_says_how_it_is_called():
+    called = subprocess.run([sys.executable, worlds_assets.__file__], capture_output=True, text=True)
+    assert called.returncode and called.stderr == "usage: python scripts/worlds_assets.py CLONES MODELS\n"
 
 
 def test_clones_without_a_model_are_one_line(clones, tmp_path):

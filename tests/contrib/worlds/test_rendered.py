@@ -30,7 +30,7 @@ from rvtssm.contrib.worlds.rendered.scene_building import build_scene, drawn_kin
 from rvtssm.contrib.worlds.rendered.scene_kinds import EMPTY, KINDS
 from rvtssm.contrib.worlds.rendered.skin import WALK, build_figure
 from rvtssm.contrib.worlds.rendered.stage import Stage, block, quad
-from rvtssm.contrib.worlds.rendered.traffic import Actor, standing
+from rvtssm.contrib.worlds.rendered.traffic import Actor, keep_apart, standing
 from rvtssm.contrib.worlds.rules import MIN_VISIBLE, VEHICLE, drawn_sensor
 from rvtssm.contrib.worlds.worlds_config import OpenWorldConfig, WorldConfig
 from rvtssm.datasets import DATASETS
@@ -169,6 +169,38 @@ def test_paths_keep_their_pace_and_turn_evenly():
     halt = line(0, 0, 0, halting(3.0, 6.0, 1.5, 0.5))
     assert halt.at(1.55)[3] == pytest.approx(halt.at(1.95)[3])
     assert halt.at(2.9)[3] > halt.at(2.05)[3]
+
+
+def test_vehicles_of_a_lane_keep_apart():
+    times = np.linspace(0, 10, 100)
+    lane = [(start, Actor(VEHICLE, line(0, start, 0, speed * times), 1, length_m=4.0))
+            for start, speed in ((30.0, 4.0), (9.0, 9.0), (60.0, 20.0))]  # fmt: skip
+    keep_apart(lane, 10.0 * times)
+    far, near, last = (start + vehicle.path.reached_m for start, vehicle in lane)
+    assert (near - 2 - 10.0 * times).min() == pytest.approx(0.5) and (far - near).min() == pytest.approx(4.5)
+    np.testing.assert_array_equal(last, 60 + 20.0 * times)  # it was far enough away
+
+
+@pytest.mark.parametrize(("name", "seed"), [("motorway", 5), ("motorway", 28), ("queue", 0), ("queue", 1)])
+def test_the_camera_does_not_drive_through_a_vehicle_ahead(name, seed):
+    scene = build_scene(
+        read_assets(assets_folder()), KINDS[name], "car", (48, 64), 5_000_000, config().world, RNG(seed)
+    )
+    for t_s in np.linspace(0, 5, 51):
+        position, _ = scene.camera.at(t_s)
+        for actor in scene.actors:
+            x, z, heading, _ = actor.path.at(t_s)
+            is_ahead = actor.class_id == VEHICLE and heading == 0 and abs(x - position[0]) < 1
+            assert not is_ahead or abs(z - position[2]) > actor.length_m / 2
+
+
+def test_there_is_ground_at_the_end_of_a_long_way():
+    scene = build_scene(
+        read_assets(assets_folder()), KINDS["motorway"], "car", (48, 64), 30_000_000, config().world, RNG(0)
+    )
+    buffers = raster.new_buffers(48, 64, len(scene.packed.corners))
+    raster.find_nearest(scene.packed, scene.eye(29.9)._replace(rotation=np.eye(3)), buffers, -1)
+    assert (buffers.nearest[-40:] >= 0).all()
 
 
 def test_a_person_lifts_the_leg_that_the_animation_turns(tmp_path):

@@ -386,7 +386,7 @@ def test_labels_that_cannot_be_those_of_the_video_are_refused(clip, tmp_path, na
         ({"video": "nowhere.mp4"}, "nowhere.mp4 does not exist; a video file or a folder"),
         ({"video": "gt.txt"}, "gt.txt: not a video that can be read"),
         ({"fps": None}, "fps=HZ: the number of pictures per second"),
-        ({"video": "low"}, "low: a side of 15 pixels; at least 16 per side"),
+        ({"video": "low"}, "low: a side of 15 pixels; 16 to 16384 per side"),
         ({"labels": "words.txt"}, "line 1: `frame,track,left,top,width,height`"),
         ({"video": None}, "video=FILE is needed"),
     ],

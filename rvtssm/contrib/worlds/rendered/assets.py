@@ -126,7 +126,7 @@ _ADVICE = "rvtssm/contrib/worlds/assets.md describes the folder and where its mo
 def _existing(folder: Path | str) -> Path:
     root = Path(folder)
     if not root.is_dir():
-        raise UserError("file.missing", name=f"assets={folder}", found="", needed="a folder of models", advice=_ADVICE)
+        raise UserError("file.missing", name=f"assets={folder}", found="is no folder", advice=_ADVICE)
     return root
 
 

@@ -49,4 +49,4 @@ def rendered_recording(
     return recording_of(draw, config, split, index, sensor_hw, _MOST_SCENES)
 
 
-RENDERED_WORLD = Simulation(SPEC, recipe=3, draw=rendered_recording, unread=("scene", "assets"))
+RENDERED_WORLD = Simulation(SPEC, recipe=4, draw=rendered_recording, unread=("scene", "assets"))

@@ -114,10 +114,11 @@ class Roadside:
             cv2.rectangle(cell, (0, 248), (255, 255), int(rng.uniform(60, 240)), -1)
         return self._stage.material(self._stage.texture(cell), rng.uniform(0.4, 1.0), 0.01)
 
-    def ground(self) -> None:
-        """Add the soil everywhere, below all streets."""
+    def ground(self, way_m: float) -> None:
+        """Add the soil, below all streets, as far as it is seen along the way of the camera in metres."""
         corner = (-_FAR_M, -0.06, -_FAR_M)
-        self._stage.place(quad(corner, (2 * _FAR_M, 0, 0), (0, 0, 2 * _FAR_M), (200, 200), self._soil))
+        long = _FAR_M + max(_FAR_M, way_m + _LONGEST_SIGHT_M)
+        self._stage.place(quad(corner, (2 * _FAR_M, 0, 0), (0, 0, long), (200, long / 4), self._soil))
 
     def street(self, street: Street, height_m: float) -> None:
         """Add a road with markings, and its pavements.

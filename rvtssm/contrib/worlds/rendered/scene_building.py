@@ -24,12 +24,13 @@ from rvtssm.contrib.worlds.rendered.scene_kinds import (
 )
 from rvtssm.contrib.worlds.rendered.scene_light import drawn_light, drawn_veil
 from rvtssm.contrib.worlds.rendered.stage import Stage, pose
-from rvtssm.contrib.worlds.rendered.traffic import Cast, standing
+from rvtssm.contrib.worlds.rendered.traffic import Actor, Cast, keep_apart, standing
 from rvtssm.contrib.worlds.rules import drawn_sensor
 from rvtssm.contrib.worlds.worlds_config import WorldConfig
 
 _SIGHT_M = 160.0
 _MOTORWAY_SIGHT_M = 300.0
+_BONNET_M = 1.0  # the farthest that a camera is ahead of the middle of its car
 
 
 def drawn_kind(names: list[str] | None, camera_moves: bool, rng: np.random.Generator) -> tuple[SceneKind, str]:
@@ -100,7 +101,7 @@ class _Builder:
         lines, height, width = drawn_sensor(sensor_hw, config, rng)
         focal_px = lines * rng.uniform(0.75, 1.5)
         # What stands.
-        self.roadside.ground()
+        self.roadside.ground(self.speed * self.duration_s if self.manner == CAR else 0.0)
         for street, height_m in ((self.cross, -0.004), (self.main, 0.0)):
             if street is not None:
                 self.roadside.street(street, height_m)
@@ -249,31 +250,44 @@ class _Builder:
         gap = (12.0, 45.0) if is_open else (7.0, 28.0)
         # The same direction: the first vehicle in the lane of the camera stays ahead of it.
         next_z = {lane: rng.uniform(6, 16) for lane in range(main.lanes)}
+        ahead: dict[int, list[tuple[float, Actor]]] = {lane: [] for lane in next_z}
         for number in range(self._count(kind.ahead)):
             lane = int(rng.integers(main.lanes))
             speed = self.speed * rng.uniform(0.97, 1.12)
             if self.manner == CAR and number == 0 and not kind.turns:
-                lane = int(np.clip(round(self.own_x / main.lane_m - 0.5), 0, main.lanes - 1))
+                lane = self._own_lane()
             reached = steady(self.duration_s, max(speed, 2.0), rng)
             z = next_z[lane] + 2.5
             if kind.stops and self.manner == CAR:  # the queue brakes together
                 reached = self.own_reached * rng.uniform(0.9, 1.0)
                 z = next_z[lane] * 0.6 + 3.5
-            self.cast.vehicle(line(self._lane_x(lane), z, 0.0, reached), kind.large_share)
+            vehicle = self.cast.vehicle(line(self._lane_x(lane), z, 0.0, reached), kind.large_share)
+            ahead[lane].append((z, vehicle))
             next_z[lane] = z + rng.uniform(*gap) + 6
+        for lane, vehicles in ahead.items():
+            is_own = self.manner == CAR and not kind.turns and lane == self._own_lane()
+            keep_apart(vehicles, self.own_reached + _BONNET_M if is_own else -math.inf)
         # The other direction.
         next_z = {lane: rng.uniform(8, 60) for lane in range(main.lanes)}
+        oncoming: dict[int, list[tuple[float, Actor]]] = {lane: [] for lane in next_z}
         for _ in range(self._count(kind.oncoming)):
             lane = int(rng.integers(main.lanes))
             reached = steady(self.duration_s, self.speed * rng.uniform(0.9, 1.1) + 1.0, rng)
-            self.cast.vehicle(line(self._lane_x(-1 - lane), next_z[lane], math.pi, reached), kind.large_share)
+            path = line(self._lane_x(-1 - lane), next_z[lane], math.pi, reached)
+            oncoming[lane].append((-next_z[lane], self.cast.vehicle(path, kind.large_share)))
             next_z[lane] += rng.uniform(*gap) + 6
+        for vehicles in oncoming.values():
+            keep_apart(vehicles)
         if self.cross is not None:
             self._crossing_traffic(self.cross)
         for _ in range(self._count((0, 3)) if kind is not EMPTY else 0):
             z = rng.uniform(90, 140)
             reached = steady(self.duration_s, self.speed, rng)
             self.cast.far_vehicle(line(self._lane_x(0), z, 0.0, reached))
+
+    def _own_lane(self) -> int:
+        """Return the lane of the car with the camera."""
+        return int(np.clip(round(self.own_x / self.main.lane_m - 0.5), 0, self.main.lanes - 1))
 
     def _lane_x(self, lane: int) -> float:
         return self.main.lane_u(lane) + self.rng.normal(0, 0.15)
@@ -285,13 +299,16 @@ class _Builder:
             # In the street along x, vehicles keep to the right of their direction.
             z = middle_z - direction * cross.lane_m / 2
             behind = rng.uniform(4, 25)
+            vehicles = []
             for _ in range(self._count(self.kind.across) // 2 + int(rng.random() < 0.5)):
                 if self.kind.turns and direction * (1 if self.own_x > 0 else -1) > 0:
                     continue
                 reached = steady(self.duration_s, rng.uniform(3, 11), rng)
                 x = -direction * behind
-                self.cast.vehicle(line(x, z, direction * math.pi / 2, reached), self.kind.large_share)
+                path = line(x, z, direction * math.pi / 2, reached)
+                vehicles.append((-behind, self.cast.vehicle(path, self.kind.large_share)))
                 behind += rng.uniform(9, 25)
+            keep_apart(vehicles)
 
     # --- people ------------------------------------------------------------------------------------------------------
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import cv2
 import numpy as np
@@ -18,6 +18,7 @@ from rvtssm.contrib.worlds.rules import PERSON, TWO_WHEELER, VEHICLE
 
 PEDALLED_M = 4.5  # way of a bicycle during one turn of the pedals
 _STILL = np.zeros(2)  # distances of something that never moves
+_CLOSEST_M = 0.5  # between two vehicles of a lane
 _STRETCH = 0.08
 _TALLEST = 1.35  # stretch of the height of a car that becomes a van
 _TALL_SHARE = 0.35
@@ -37,6 +38,7 @@ class Actor:
     path: Path
     number: int  # of the object; 1 and more
     height_m: float = 0.0  # of the ground below it
+    length_m: float = 0.0  # of a vehicle
     parts: list[tuple[int, np.ndarray]] = field(default_factory=list)  # instances, placed (4, 4) relative to it
     figure: Figure | None = None
     figure_instance: int = -1
@@ -89,6 +91,7 @@ class Cast:
             up *= rng.uniform(1.05, _TALLEST)
         mesh = mesh.stretched((across, up, along))
         actor = self._actor(VEHICLE, path)
+        actor.length_m = float(mesh.size_m[2])
         tint = rng.choice((rng.uniform(0.25, 0.7), rng.uniform(0.7, 1.3)))
         self._part(actor, mesh, tint=float(tint))
         self._part(actor, self._plates(mesh))
@@ -201,6 +204,20 @@ class Cast:
         middle = -0.05 * long
         material = self._stage.material(-1, rng.uniform(0.04, 0.8), 0.03)
         return block((-half, tall - 0.02, middle - deep), (half, tall + high, middle + deep), material, 1.0)
+
+
+def keep_apart(lane: list[tuple[float, Actor]], front_m: np.ndarray | float = -math.inf) -> None:
+    """Move the vehicles of a lane forwards where they would drive into the one ahead.
+
+    Args:
+        lane: For each vehicle, where its path begins along the lane in metres, and the vehicle.
+        front_m: How far a car with the camera, behind all of them, has come: (N,), as in `Path`.
+    """
+    for start_m, actor in sorted(lane, key=lambda one: one[0]):
+        half_m = actor.length_m / 2
+        reached_m = np.maximum(actor.path.reached_m, front_m + _CLOSEST_M + half_m - start_m)
+        actor.path = replace(actor.path, reached_m=reached_m)
+        front_m = start_m + reached_m + half_m
 
 
 def _ends(mesh: Mesh) -> tuple[float, float]:
