@@ -332,8 +332,8 @@ def tree_figure(inspection: TreeInspection) -> Any:
         num_events = np.array([*map(attrgetter("num_events"), parts)])
         rates = num_events / np.maximum(durations_us, 1)  # million events per second
         recordings.scatter(durations_us / 1e6, rates, label=split or inspection.name, alpha=0.7)
-    recordings.set(xlabel="seconds", ylabel="million events per second", title="recordings", xlim=(0, None))
-    recordings.set_ylim(bottom=0)
+    limits = {"xlim": (0, None), "ylim": (0, None)}
+    recordings.set(xlabel="seconds", ylabel="million events per second", title="recordings", **limits)
     for text in recordings.legend().get_texts():
         text.set_parse_math(False)
     return figure

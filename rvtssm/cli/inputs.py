@@ -98,13 +98,9 @@ def calibration_path(config: Config) -> str | None:
         return needed(calibrate, "calibrate=RECORDINGS", f"{precision} takes the ranges of its numbers from them")
     if calibrate:
         others = [name for name, known in precisions().items() if known.calibration]
-        raise UserError(
-            "setting.needs",
-            name="calibrate",
-            found=calibrate,
-            needed=f"it has no effect on {precision}",
-            advice=f"add precision={' or '.join(others)}, or leave calibrate out",
-        )
+        why = f"it has no effect on {precision}"
+        advice = f"add precision={' or '.join(others)}, or leave calibrate out"
+        raise UserError("setting.needs", name="calibrate", found=calibrate, needed=why, advice=advice)
     return None
 
 
@@ -118,11 +114,8 @@ def check_export(config: Config) -> None:
 def check_training(config: Config) -> None:
     """Raise ValueError if the data of a training are not named."""
     if config.dataset.name and not any(config.folders.values()):
-        raise UserError(
-            "setting.missing",
-            name="dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed",
-            needed="what to train on",
-        )
+        name = "dataset.raw_dir=DIR or dataset.prepared_dir=DIR is needed"
+        raise UserError("setting.missing", name=name, needed="what to train on")
     build_spec(config.dataset)
 
 

@@ -22,13 +22,9 @@ def preprocess(config: Config) -> int:
     prepared_dir = needed(config.dataset.prepared_dir, "dataset.prepared_dir=DIR", "where to write")
     # Prepared files beside recordings would be taken for recordings.
     if Path(raw_dir).resolve() == Path(prepared_dir).resolve():
-        raise UserError(
-            "setting.conflict",
-            name="dataset.prepared_dir",
-            found=prepared_dir,
-            needed="it holds the recordings",
-            advice="choose another folder for the prepared files",
-        )
+        why = "it holds the recordings"
+        advice = "choose another folder for the prepared files"
+        raise UserError("setting.conflict", name="dataset.prepared_dir", found=prepared_dir, needed=why, advice=advice)
     announce(
         "preprocess",
         source=f"{raw_dir} ({spec.name}, {spec.width} x {spec.height})",

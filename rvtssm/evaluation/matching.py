@@ -111,12 +111,9 @@ def _frames_of_images(
     first = np.searchsorted(frame_us, times_us - tolerance_us)
     last = np.searchsorted(frame_us, times_us + tolerance_us, side="right")
     if tolerance_us == 0 and np.any(missing := first == last):
-        raise UserError(
-            "detections.missing",
-            name=name,
-            found=f"no detections were made at label time {times_us[missing][0]} us ({np.count_nonzero(missing)} of "
-            f"{len(times_us)} label times)",
-        )
+        counts = f"{np.count_nonzero(missing)} of {len(times_us)} label times"
+        found = f"no detections were made at label time {times_us[missing][0]} us ({counts})"
+        raise UserError("detections.missing", name=name, found=found)
     pairs = []
     for image, (start, stop) in enumerate(zip(first, last, strict=True)):
         pairs += [(image, frame) for frame in frames[start:stop]]

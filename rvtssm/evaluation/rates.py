@@ -60,13 +60,10 @@ def plan_rates(run: DetectorRun) -> tuple[list[PlannedRate], PlannedRate | None]
         rate = _planned(run, hz, window)
         for other in rates:
             if other.hz == rate.hz:
-                raise UserError(
-                    "setting.conflict",
-                    name="evaluation.hz",
-                    found=f"{other.asked_hz:g} and {rate.asked_hz:g} Hz are the same steps of "
-                    f"{rate.step_us / 1000:g} ms between labels",
-                    advice="name one of them, or set evaluation.grid=free",
-                )
+                steps = f"steps of {rate.step_us / 1000:g} ms between labels"
+                found = f"{other.asked_hz:g} and {rate.asked_hz:g} Hz are the same {steps}"
+                advice = "name one of them, or set evaluation.grid=free"
+                raise UserError("setting.conflict", name="evaluation.hz", found=found, advice=advice)
         rates.append(rate)
     trained = next((rate for rate in rates if is_same_rate(rate.asked_hz, trained_hz)), None)
     if options.ablate_memory and trained is None:

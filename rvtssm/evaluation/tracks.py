@@ -208,9 +208,6 @@ def check_tracks(run: DetectorRun) -> None:
         advice = "use the raw recordings (evaluation.source=raw dataset.raw_dir=DIR)"
         raise UserError("setting.conflict", name="evaluation.track", found=found, advice=advice)
     if not any(annotated(boxes)["track_id"].any() for boxes in run.data.boxes(options.split).values()):
-        raise UserError(
-            "labels.no_tracks",
-            name=f"the labels of the {options.split} split have no track_id",
-            found="tracks cannot be scored",
-            advice="set evaluation.track=null",
-        )
+        name = f"the labels of the {options.split} split have no track_id"
+        advice = "set evaluation.track=null"
+        raise UserError("labels.no_tracks", name=name, found="tracks cannot be scored", advice=advice)

@@ -168,13 +168,10 @@ def check_suppression(checkpoint: LoadedCheckpoint, config: PostprocessConfig) -
         raise UserError("export.unsupported", found=found, advice="leave out nms=true")
     score = config.with_score(str(checkpoint.scored_as.score)).score
     if score == "class_only" and config.max_detections is not None:
-        raise UserError(
-            "setting.conflict",
-            name="postprocess.max_detections",
-            found=config.max_detections,
-            needed="with score=class_only, a file that suppresses boxes cannot count them",
-            advice="leave it out, or set postprocess.score=objectness_times_class",
-        )
+        name = "postprocess.max_detections"
+        needed = "with score=class_only, a file that suppresses boxes cannot count them"
+        advice = "leave it out, or set postprocess.score=objectness_times_class"
+        raise UserError("setting.conflict", name=name, found=config.max_detections, needed=needed, advice=advice)
 
 
 def suppression_graph(

@@ -98,13 +98,9 @@ def local_weights(path: str | Path) -> str | Path:
     address = f"hf://{str(path)[prefix.end() :]}"
     parts = _ADDRESS.fullmatch(address.removeprefix("hf://"))
     if parts is None:
-        raise UserError(
-            "remote.address",
-            name=address,
-            found="this is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or "
-            "hf://OWNER/NAME/FILE.safetensors",
-            needed="other formats are not downloaded, because reading them can run code",
-        )
+        found = "this is not of the form hf://OWNER/NAME, hf://OWNER/NAME@REVISION or hf://OWNER/NAME/FILE.safetensors"
+        needed = "other formats are not downloaded, because reading them can run code"
+        raise UserError("remote.address", name=address, found=found, needed=needed)
     check_extra(address, "hub", "huggingface_hub")
     from huggingface_hub import HfApi  # an optional package
     from huggingface_hub.utils import logging

@@ -232,8 +232,7 @@ def _refuse_others(folder: Path, own: set[str], patterns: Sequence[str], advice:
     """Raise UserError if a file that matches a pattern was not written by the set that owns these stamps."""
     for path in sorted(folder.iterdir()):
         if any(fnmatchcase(path.name, pattern) for pattern in patterns) and _stamp(path) not in own:
-            found = "this file was written, or changed, by someone else"
-            raise UserError("file.exists", name=path, found=found, advice=advice)
+            raise UserError("file.exists", name=path, found="written, or changed, by someone else", advice=advice)
 
 
 def write_files(folder: Path, content: Mapping[str, bytes]) -> None:
