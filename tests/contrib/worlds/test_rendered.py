@@ -526,6 +526,21 @@ def test_boxes_follow_the_lens():
     np.testing.assert_allclose((columns[0], columns[-1] + 1), (box["x"], box["x"] + box["w"]), atol=1.1)
 
 
+def test_a_box_is_the_extent_of_what_the_lens_leaves_in_the_frame():
+    """The lens moves a tall mast out of the frame, and leaves a part of its long foot."""
+    lens = build_lens(HEIGHT, WIDTH, 0.5)
+    is_covered = np.zeros((HEIGHT * SAMPLES, WIDTH * SAMPLES), np.bool_)
+    is_covered[40:80, :4] = is_covered[56:64, :60] = True
+    left, top, right, bottom, share = lens.part(is_covered)
+    shown = is_covered[tuple(np.rint(side * SAMPLES).astype(int) for side in reversed(lens.source))]
+    rows, columns = (np.flatnonzero(shown.any(axis)) for axis in (1, 0))
+    np.testing.assert_allclose((left, right), (columns[0], columns[-1] + 1), atol=1)
+    np.testing.assert_allclose((top, bottom), (rows[0], rows[-1] + 1), atol=1)
+    assert bottom - top < 8 and 0.3 < share < 0.9
+    # What lies outside is not counted as seen.
+    assert not lens.is_inside[40, 0] and lens.is_inside[0, 0] and lens.is_inside[HEIGHT, WIDTH]
+
+
 def test_a_folder_from_before_a_setting_had_the_usual_value(tmp_path):
     simulation = RENDERED_WORLD.sized(48, 64)
     generate_dataset(config(), tmp_path, simulation, progress=False, only=[])

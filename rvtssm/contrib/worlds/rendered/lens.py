@@ -20,18 +20,31 @@ class Lens(NamedTuple):
     x: np.ndarray  # (2 H, 2 W) where the middle of each sample of the picture lies in the frame
     y: np.ndarray
 
+    @property
+    def is_inside(self) -> np.ndarray:
+        """Which samples (2 H, 2 W) lie in the frame."""
+        height, width = self.source[0].shape
+        return (self.x >= 0) & (self.x < width) & (self.y >= 0) & (self.y < height)
+
     def part(self, is_covered: np.ndarray) -> tuple[float, float, float, float, float]:
         """Return left, top, right, bottom of samples (2 H, 2 W) in the frame, and the share of their extent in it."""
         height, width = self.source[0].shape
-        x, y = self.x[is_covered], self.y[is_covered]
-        if not len(x):
+        # What the lens moves out of the frame may reach lower or higher than the rest.
+        is_seen = is_covered & self.is_inside
+        if not is_seen.any():
             return 0.0, 0.0, 0.0, 0.0, 0.0
-        half = 0.5 / SAMPLES
-        box = np.array([x.min() - half, y.min() - half, x.max() + half, y.max() + half])
-        seen = np.clip(box, 0, (width, height, width, height))
-        share = np.prod(seen[2:] - seen[:2]) / np.prod(box[2:] - box[:2])
-        left, top, right, bottom = seen.tolist()
+        whole, part = _extent(self.x[is_covered], self.y[is_covered]), _extent(self.x[is_seen], self.y[is_seen])
+        limits = (width, height, width, height)
+        inside = np.clip(whole, 0, limits)
+        share = np.prod(inside[2:] - inside[:2]) / np.prod(whole[2:] - whole[:2])
+        left, top, right, bottom = np.clip(part, 0, limits).tolist()
         return left, top, right, bottom, float(share)
+
+
+def _extent(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return left, top, right, bottom of samples."""
+    half = 0.5 / SAMPLES
+    return np.array([x.min() - half, y.min() - half, x.max() + half, y.max() + half])
 
 
 def build_lens(height: int, width: int, k: float) -> Lens:

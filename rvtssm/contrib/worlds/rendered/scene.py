@@ -105,6 +105,8 @@ class RenderedScene:
             raster.shade(image, self.packed, eye, self.light, buffers)
             if waiting and t_us == waiting[0]:
                 waiting.pop(0)
+                if self.distortion:
+                    buffers.nearest[~self._lens.is_inside] = -1
                 seen = raster.count_samples(self.packed, buffers, len(self.actors) + 1)
                 for row in self._boxes(eye, seen, alone, still_since, t_us):
                     if min(row[3:5]) >= min_side_px and math.hypot(*row[3:5]) >= min_diagonal_px:
@@ -165,6 +167,7 @@ class RenderedScene:
             if self.distortion:
                 left, top, right, bottom, share = self._lens.part(alone.nearest >= 0)
                 inside *= share
+                drawn = np.count_nonzero((alone.nearest >= 0) & self._lens.is_inside)
             elif inside < 1:  # the part outside may reach lower or higher than the one in the frame
                 left, top, right, bottom = (side / SAMPLES for side in part)
             if seen[number] >= rules.MIN_VISIBLE * drawn and inside >= MIN_INSIDE:
