@@ -395,6 +395,22 @@ def test_missing_parts_of_the_folder_and_models_of_no_scale_are_one_line(tmp_pat
         read_assets(root)
 
 
+@pytest.mark.parametrize(
+    ("path", "low", "high"),
+    [
+        ("vehicles/a.glb", (-1, 2, -2), (1, 3.5, 2)),
+        ("vehicles/a.glb", (-1, 0, 8), (1, 1.5, 12)),
+        ("far_vehicles/a.glb", (-2, 0, -1), (2, 1.5, 1)),
+        ("scenery/a.glb", (20, 0, -2), (30, 9, 2)),
+    ],
+)
+def test_a_model_that_lies_elsewhere_or_faces_another_way_is_one_line(tmp_path, path, low, high):
+    root = write_assets(tmp_path)
+    write_glb(root / path, *boxes_mesh((low, high)))
+    with raises("file.content", about=path):
+        read_assets(root)
+
+
 def test_models_of_two_folders_may_have_the_same_name(tmp_path):
     root = write_assets(tmp_path / "models")
     write_glb(root / "far_vehicles/car.glb", *boxes_mesh(((-1, 0, -4), (1, 3, 4))))

@@ -34,6 +34,7 @@ _SIZES_M = {"vehicles": (1.2, 25.0), "far_vehicles": (1.2, 25.0), "people": (0.8
 _KINDS = ("cars", "large", "bicycles", "motorcycles", "far", "people", "buildings", "posts", "small", "trees")
 _BUILDING_M = 4.0  # both sides of the ground plan of a building are longer
 _POST_M = 3.0  # posts are higher
+_MOST_OFF = 0.2  # of the longest side, from the middle or from the ground
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,7 @@ def _read(root: Path, _digest: str) -> Assets:
         for path in _listed(root / folder, "*.glb"):
             model = read_glb(path)
             _check_size(folder, model, _size(model))
+            _check_place(folder, model)
             found[_kind(folder, model)].append(model)
     for model in found["people"]:
         for animation in (WALK, RIDE):  # the skeleton may give a person another size
@@ -156,6 +158,25 @@ def _check_size(folder: str, model: Model, size_m: np.ndarray) -> None:
             "file.content", name=f"{folder}/{model.name}.glb", found=f"its longest side is {longest:.3g} m",
             needed=f"{smallest:g} to {largest:g} m", advice="scale the model to metres",
         )  # fmt: skip
+
+
+def _check_place(folder: str, model: Model) -> None:
+    """Raise UserError if a model does not stand where its path will be, or faces another way."""
+    low, high = model.bounds
+    size = high - low
+    off = _MOST_OFF * size.max()
+    faults = {
+        "it does not stand on the ground": abs(low[1]) > off,
+        "it is not centred": (np.abs(low + high)[[0, 2]] / 2 > off).any(),
+        "it is wider than long": folder.endswith("vehicles") and size[0] > size[2],
+        "it does not stand upright": folder == "people" and size[1] < size.max() / 2,
+    }
+    for fault, is_there in faults.items():
+        if is_there:
+            raise UserError(
+                "file.content", name=f"{folder}/{model.name}.glb", found=fault,
+                needed="y upwards, front to +z, standing on y = 0, centred", advice="move or turn the model",
+            )  # fmt: skip
 
 
 def _textures(root: Path, role: str) -> tuple[tuple[np.ndarray, np.ndarray | None], ...]:
