@@ -16,7 +16,7 @@ from rvtssm.evaluation.evaluating import evaluate_run, prepare
 from rvtssm.evaluation.pages import COMPARISON_FILES, REPORT_FILES, comparison_table, console_table, write_comparison
 from rvtssm.evaluation.protocol import num_scored
 from rvtssm.evaluation.rates import PlannedRate, plan_rates
-from rvtssm.evaluation.report import EvaluationReport, citation
+from rvtssm.evaluation.report import EvaluationReport, citation, in_hz
 from rvtssm.evaluation.weights_on_data import class_maps, data_for
 from rvtssm.models.checkpoint_meta import LoadedCheckpoint
 from rvtssm.models.weight_files import local_weights
@@ -123,7 +123,7 @@ def _announce(out: Path, run: DetectorRun, rates: Sequence[PlannedRate]) -> None
     say_replaced(out, "evaluation")
     trained_hz = checkpoint.windows.hz
     if not any(is_same_rate(rate.asked_hz, trained_hz) for rate in rates):
-        say(f"without a drop, because {trained_hz:g} Hz, the rate of training, is not among the rates of evaluation.hz")
+        say(f"without a drop, because {in_hz(trained_hz)}, the rate of training, is not one of evaluation.hz")
     # The recordings and boxes of one rate are those of all.
     sequences = rates[0].sequences
     num_boxes = num_scored((sequence.labels for sequence in sequences), checkpoint.spec)

@@ -82,7 +82,7 @@ class Aedat4Recording(GatedRecording):
             events = self._events_at(position, size)
         part = events[state[_DONE] : state[_DONE] + max_events]
         state[_DONE] += len(part)
-        if state[_DONE] == len(events):
+        if state[_DONE] >= len(events):
             state[_DONE] = 0
             state[POSITION] += _PACKET_HEADER.size + size
         return [part[name] for name in NAMES], f"in the packet at byte {position}"

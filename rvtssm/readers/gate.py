@@ -148,10 +148,11 @@ class Gate:
         period_us = round(2**CLOCK_BITS * TIME_UNITS_US[self.time_unit or "us"])
         clock = self.offset_us, period_us, period_us >> _EXACT_WRAP
         next_t = np.empty(0, np.int64)
-        earliest = t[-MOST_STRAYS - 1 :].min()
-        if len(t) <= MOST_STRAYS:
-            earliest = min(earliest, state[LATEST_US] - state[WRAPPED_US])
-        if next_times is not None and int(t[-1]) - int(earliest) > AHEAD_US and len(raw_t := next_times()):
+        near_us = int(t[-1]) - AHEAD_US
+        is_ahead = near_us > int(state[LATEST_US] - state[WRAPPED_US])
+        if is_ahead and len(t) > MOST_STRAYS:
+            is_ahead = near_us > int(t[-MOST_STRAYS - 1 :].min())
+        if next_times is not None and is_ahead and len(raw_t := next_times()):
             next_t = self._microseconds(raw_t, where, state)[0].astype(np.int64)
         room = buffer.t, buffer.x, buffer.y, buffer.p
         return int(_keep(*columns, next_t, state, self.height, self.width, clock, *room))

@@ -110,7 +110,7 @@ class BagRecording(GatedRecording):
             found = f"it has messages of {self.topic} with {sizes} (width x height) pixels, or in two encodings"
             raise UserError("file.ambiguous", name=self.path, found=found, advice="record them apart")
         yield message
-        if state[DONE] == len(message):
+        if state[DONE] >= len(message):
             state[_LOG_NS], state[_NUM_AT_LOG] = place
             state[DONE] = 0
             state[POSITION] += 1

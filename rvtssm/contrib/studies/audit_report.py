@@ -12,6 +12,7 @@ import torch
 from rvtssm.contrib.studies.memory_audit import FORGOTTEN, Audit
 from rvtssm.drawing import figure_png
 from rvtssm.evaluation.render import TerminalTable, render
+from rvtssm.evaluation.report import in_hz, rounded_hz
 from rvtssm.ssm.spectrum import Spectrum
 from rvtssm.system.output_folder import write_files
 
@@ -159,10 +160,10 @@ def _spectrum_row(audit: Audit, stride: int) -> list[str]:
     numbers = spectrum_numbers(spectrum, audit.stride_ms)
     times = ", ".join(map(_time_text, numbers["timescale_ms"].values()))
     limit = numbers["masked_from_hz"]
-    remarks = [spectrum.note, f"{numbers['share_above_nyquist']:.0%} above {numbers['nyquist_hz']:g} Hz (Nyquist)"]
+    remarks = [spectrum.note, f"{numbers['share_above_nyquist']:.0%} above {in_hz(numbers['nyquist_hz'])} (Nyquist)"]
     if numbers["num_undamped"]:
         remarks.append(f"{numbers['num_undamped']} modes do not decay")
-    masked = f"{numbers['share_masked']:.0%}" + (f" (from {limit:g} Hz)" if limit else "")
+    masked = f"{numbers['share_masked']:.0%}" + (f" (from {in_hz(limit)})" if limit else "")
     frequencies = ", ".join(f"{hz:.3g}" for hz in numbers["frequency_hz"].values())
     return [str(stride), str(numbers["num_modes"]), times, frequencies, masked, "; ".join(remarks)]
 
@@ -187,9 +188,10 @@ def _cost_rows(audit: Audit) -> list[list[str]]:
     rows = []
     for hz, cost in audit.cost.items():
         if isinstance(cost, str):
-            rows.append([f"{hz:g}", cost, "", ""])
+            cells = [cost, "", ""]
         else:
-            rows.append([f"{hz:g}", f"{cost['ms']:.1f}", f"{cost['p95_ms']:.1f}", f"{cost['realtime']:.2f}"])
+            cells = [f"{cost['ms']:.1f}", f"{cost['p95_ms']:.1f}", f"{cost['realtime']:.2f}"]
+        rows.append([f"{rounded_hz(hz):g}", *cells])
     return rows
 
 
