@@ -31,7 +31,7 @@ from rvtssm.evaluation.pages import (
 from rvtssm.evaluation.protocol import performance_drop, published_rows
 from rvtssm.evaluation.rates import is_reached, true_rate
 from rvtssm.evaluation.render import TerminalTable, precision_figure, rates_figure
-from rvtssm.evaluation.report import EvaluationReport, Picture, citation, percent, to_row, with_differences
+from rvtssm.evaluation.report import EvaluationReport, Picture, citation, in_hz, percent, to_row, with_differences
 from rvtssm.records.settings import is_same_rate
 from tests.evaluation.test_coco import SPEC, random_recording
 
@@ -270,6 +270,13 @@ def test_no_name_hides_the_end_of_the_script():
 
 
 # tables for the terminal
+
+
+@pytest.mark.parametrize("hz", [0.125, 20.0, 1e6 / 24_400, 1000 / 3, 12_345.6])
+def test_a_rate_is_written_with_four_digits(hz):
+    number, unit = in_hz(hz).split()
+    assert unit == "Hz" and is_same_rate(float(number), hz)
+    assert len(number.replace(".", "").strip("0")) <= 4
 
 
 HEAD = ["temporal layer", "AP at 20 Hz", "AP at 200 Hz", "drop", "AP on small objects"]

@@ -85,6 +85,11 @@ def test_a_row_is_the_mean_over_its_seeds():
     assert set(tables(one.scores)) == {"table-1-1", "table-1-2", "table-1-3", "costs"}
 
 
+def test_rates_have_four_digits():
+    scores = [make_score(hz=(20.0, 1e6 / 24_400))]
+    assert tables(scores)["table-1-1"][0] == ["model", "seeds", "20 Hz", "40.98 Hz", "drop"]
+
+
 def test_differences_of_rows_are_paired():
     """The same draws for both rows cancel out: the interval of the difference of single trainings has no width."""
     report = StudyReport([score for score in GRID if score.seed == "0"])
