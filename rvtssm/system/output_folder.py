@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 _LOCK = ".rvtssm.lock"
 _WRITTEN = ".rvtssm.files.json"  # by the name of a set, the stamps of the files that its last run has written
-_ELSEWHERE = "move it, or choose another folder with out="
+_ELSEWHERE = "move it, or choose another place"
 _WAIT_S = 1.0  # wait for the lock; workers of a killed process may need a moment to end
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP}  # the errors of file systems without locks
 _held: set[tuple[Path, int, int]] = set()  # locked folders, each with the process and the thread that locked it
