@@ -133,6 +133,7 @@ def median_rows(
     """Return a row with the median of each number over recordings, or no row if none of them can be read."""
     found = recording_rows(paths, size)
     if not found:
+        print(f"left out: {name} has no recordings; of a dataset, name a folder such as train/")
         return []
     medians = np.median([list(row.values())[1:] for row in found], axis=0)
     named = {"recording": f"{name}, median of {len(found)}"}
