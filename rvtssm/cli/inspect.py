@@ -206,12 +206,9 @@ def unrecognised(folder: Path) -> UserError:
         )
     # No recordings at all: name what is there instead.
     there = ", ".join(sorted(f"{path.name}{'/' * path.is_dir()}" for path in folder.iterdir())[:9]) or "nothing"
-    return UserError(
-        "folder.no_recordings",
-        name=folder,
-        found=f"it holds no recordings in train/, val/ or test/, but {there}",
-        advice="give a recording, a prepared file or the folder of a dataset (data_prep/README.md)",
-    )
+    found = f"it holds no recordings in train/, val/ or test/, but {there}"
+    advice = "give a recording, a prepared file or the folder of a dataset (data_prep/README.md)"
+    return UserError("folder.no_recordings", name=folder, found=found, advice=advice)
 
 
 def _recordings(folder: Path) -> list[Path]:

@@ -178,10 +178,17 @@ def result_set(folder: Path | str, name: str, patterns: Sequence[str], kept: Col
 
 @contextlib.contextmanager
 def result_file(path: Path | str) -> Iterator[Path]:
-    """Yield a place for a file that the user names, which is a `result_set` of its own."""
+    """Yield a place for a file that the user names, which is a `result_set` of its own.
+
+    The folder is locked only while the file is moved, so that other processes may write other files meanwhile.
+    """
     path = Path(path)
-    with result_set(path.parent, path.name, [glob.escape(path.name)]) as staged:
-        yield staged / path.name
+    patterns = [glob.escape(path.name)]
+    check_replaceable(path.parent, path.name, patterns)
+    with staging_folder(path.parent, path.name) as made:
+        yield made / path.name
+        with result_set(path.parent, path.name, patterns) as staged:
+            (made / path.name).rename(staged / path.name)
 
 
 def check_replaceable(folder: Path, name: str, patterns: Sequence[str], advice: str = _ELSEWHERE) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from rvtssm.datasets import DATASETS
 from rvtssm.models.checkpoint import read_checkpoint, write_checkpoint
 from rvtssm.system import output_folder
 from rvtssm.system.files import atomic_file, remove_abandoned, staging_folder
-from rvtssm.system.output_folder import claim, locked, result_set, write_files
+from rvtssm.system.output_folder import claim, locked, result_file, result_set, write_files
 from tests.failing_disk import files_of_at_most, one_failing_call
 from tests.killed import killed_at_each_call
 
@@ -50,6 +51,23 @@ def test_a_set_replaces_the_set_before_and_nothing_else(tmp_path):
     assert visible(tmp_path / "out") == {**NEW, "mine.txt": b"kept"} and not hidden(tmp_path / "out")
     publish(tmp_path / "out", {})
     assert visible(tmp_path / "out") == {"mine.txt": b"kept"}
+
+
+def test_files_with_different_names_are_written_to_one_folder_at_a_time(tmp_path):
+    with result_file(tmp_path / "a[1]") as first, result_file(tmp_path / "b") as second:
+        first.write_bytes(b"a")
+        second.write_bytes(b"b")
+        with ThreadPoolExecutor(1) as other:  # can lock the folder
+            other.submit(publish, tmp_path, {}).result()
+        assert visible(tmp_path) == {}
+    assert visible(tmp_path) == {"a[1]": b"a", "b": b"b"} and not hidden(tmp_path)
+    with result_file(tmp_path / "b") as second:
+        second.write_bytes(b"new")
+    assert visible(tmp_path) == {"a[1]": b"a", "b": b"new"}
+    with raises("file.exists"), result_file(tmp_path / "c") as third:
+        third.write_bytes(b"new")
+        (tmp_path / "c").write_bytes(b"of someone else")
+    assert visible(tmp_path)["c"] == b"of someone else" and not hidden(tmp_path)
 
 
 def test_a_link_that_leads_nowhere_is_a_file_of_someone_else(tmp_path):
