@@ -90,10 +90,19 @@ class VideoSource:
         return values @ np.array((0.0722, 0.7152, 0.2126), np.float32)  # blue, green, red: ITU-R BT.709
 
 
+def decoded(coded: bytes, flags: int) -> np.ndarray | None:
+    """Return a picture from the content of a file, with flags of OpenCV; None if it cannot be read to its end."""
+    # OpenCV fills a JPEG that ends before its last marker with grey.
+    is_cut = coded.startswith(b"\xff\xd8") and coded.rfind(b"\xff\xd9") < coded.rfind(b"\xff\xda")
+    if is_cut or not coded:
+        return None
+    return cv2.imdecode(np.frombuffer(coded, np.uint8), flags)
+
+
 def read_picture(path: Path, flags: int = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR) -> np.ndarray:
     """Return a picture (H, W, 3), by default with the bits that it has; raise UserError if it cannot be read."""
-    check_name(path.name)  # OpenCV crashes if it is not UTF-8
-    picture = cv2.imread(str(path), flags)
+    check_name(path.name)
+    picture = decoded(path.read_bytes(), flags)
     if picture is None:
         raise UserError("file.damaged", name=path, found="not a picture", advice="copy it again or remove it")
     return picture

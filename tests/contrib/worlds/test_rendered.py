@@ -448,12 +448,15 @@ def test_pictures_of_8_or_16_bits_have_one_to_four_channels(dtype, num_channels)
         assert (opacity == 180).all() and (abs(grey.astype(int) - 90) <= 1).all()
 
 
-@pytest.mark.parametrize("content", ["float32", "int32", "text"])
+@pytest.mark.parametrize("content", ["float32", "int32", "text", "cut"])
 def test_a_texture_of_another_kind_is_refused_by_name(tmp_path, content):
     """A sky of numbers from 0 to 1 would be black."""
     root = write_assets(tmp_path)
     if content == "text":
         (root / "textures/sky.tiff").write_text("no picture")
+    elif content == "cut":  # OpenCV would fill the rest with grey
+        coded = cv2.imencode(".jpg", RNG(0).integers(0, 255, (64, 64), np.uint8))[1].tobytes()
+        (root / "textures/sky.tiff").write_bytes(coded[: len(coded) // 2])
     else:
         cv2.imwrite(str(root / "textures/sky.tiff"), np.full((8, 8), 1, content))
     with raises("file.damaged", about="sky.tiff is no texture"):

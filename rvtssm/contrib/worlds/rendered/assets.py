@@ -11,6 +11,7 @@ import numpy as np
 from rvtssm.contrib.worlds.rendered.glb import Model, grey_picture, read_glb
 from rvtssm.contrib.worlds.rendered.skin import RIDE, WALK, build_figure
 from rvtssm.contrib.worlds.rendered.stage import Stage
+from rvtssm.contrib.worlds.video import decoded
 from rvtssm.system.files import check_name, file_errors
 from rvtssm.system.user_error import UserError
 
@@ -58,7 +59,7 @@ def digest(folder: Path | str) -> str:
     """Return the SHA-256 of all models and textures of a folder, with their names."""
     sha256 = hashlib.sha256()
     for path in _files(_existing(folder)):
-        check_name(path.name)  # OpenCV crashes if it is not UTF-8
+        check_name(path.name)
         sha256.update(f"{path.parent.name}/{path.name}\0".encode())
         sha256.update(hashlib.sha256(path.read_bytes()).digest())
     return sha256.hexdigest()
@@ -187,5 +188,5 @@ def _textures(root: Path, role: str) -> tuple[tuple[np.ndarray, np.ndarray | Non
     found = []
     for path in sorted(paths):
         with file_errors(path, " is no texture", "give a PNG or JPEG", (ValueError, cv2.error)):
-            found.append(grey_picture(cv2.imread(str(path), cv2.IMREAD_UNCHANGED)))
+            found.append(grey_picture(decoded(path.read_bytes(), cv2.IMREAD_UNCHANGED)))
     return tuple(found)

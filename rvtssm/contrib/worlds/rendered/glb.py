@@ -14,6 +14,7 @@ from typing import Any
 import cv2
 import numpy as np
 
+from rvtssm.contrib.worlds.video import decoded
 from rvtssm.system.files import CONTENT_ERRORS
 from rvtssm.system.user_error import UserError
 
@@ -221,8 +222,7 @@ class _File:
             raise self._foreign("a texture lies outside of the file")
         view = self._view(image["bufferView"])
         start = view.get("byteOffset", 0)
-        coded = np.frombuffer(self.data, np.uint8, view["byteLength"], start)
-        return cv2.imdecode(coded, cv2.IMREAD_UNCHANGED)
+        return decoded(self.data[start : start + view["byteLength"]], cv2.IMREAD_UNCHANGED)
 
     def _view(self, number: int) -> dict[str, Any]:
         """Return a part of the binary data by its description."""
@@ -350,7 +350,7 @@ def grey_picture(picture: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | N
     """Return a picture (H, W) or (H, W, 1 to 4) as grey uint8, and its opacity; sides become powers of two.
 
     Raises:
-        ValueError: The picture is None, as OpenCV returns it, or has neither 8 nor 16 bits.
+        ValueError: The picture is None, as `decoded` returns it, or has neither 8 nor 16 bits.
     """
     if picture is None or picture.dtype not in (np.uint8, np.uint16):
         raise ValueError("a texture cannot be decoded to 8 or 16 bits")
