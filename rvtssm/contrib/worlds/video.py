@@ -96,7 +96,12 @@ def decoded(coded: bytes, flags: int) -> np.ndarray | None:
     is_cut = coded.startswith(b"\xff\xd8") and coded.rfind(b"\xff\xd9") < coded.rfind(b"\xff\xda")
     if is_cut or not coded:
         return None
-    return cv2.imdecode(np.frombuffer(coded, np.uint8), flags)
+    try:
+        return cv2.imdecode(np.frombuffer(coded, np.uint8), flags)
+    except cv2.error as error:  # a size that is impossible, or no memory
+        if error.code == cv2.Error.StsNoMem:
+            raise MemoryError(error.err) from None
+        return None
 
 
 def read_picture(path: Path, flags: int = cv2.IMREAD_ANYDEPTH | cv2.IMREAD_COLOR) -> np.ndarray:

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import struct
+import zlib
 from contextlib import nullcontext
 from dataclasses import replace
 from fractions import Fraction
@@ -20,7 +21,7 @@ from user_errors import raises
 from rvtssm.cli import main as cli
 from rvtssm.contrib.demo.simulation_config import CAMERAS, CameraConfig
 from rvtssm.contrib.worlds.atlas import rough
-from rvtssm.contrib.worlds.video import dense_frames, open_video
+from rvtssm.contrib.worlds.video import dense_frames, open_video, read_picture
 from rvtssm.contrib.worlds.video_labels import read_video_labels
 from rvtssm.datasets.custom import read_spec
 from rvtssm.events.labels import read_boxes
@@ -327,6 +328,19 @@ def test_a_picture_whose_name_is_not_utf_8_is_one_line(clip, tmp_path):
     first.rename(os.fsdecode(bytes(folder) + b"/\xff" + first.suffix.encode()))
     with raises("file.name"):
         list(open_video(folder, FPS, None).pictures())
+
+
+def test_a_picture_that_is_cut_or_of_an_impossible_size_is_one_line(tmp_path):
+    """OpenCV fills a cut JPEG with grey, and raises an error of its own for a side above 2^20 pixels."""
+    coded = cv2.imencode(".jpg", np.random.default_rng(0).integers(0, 255, (64, 96), np.uint8))[1].tobytes()
+    header = struct.pack(">4sIIBBBBB", b"IHDR", 1 << 21, 64, 8, 2, 0, 0, 0)
+    large = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
+    for content in (coded[: len(coded) // 2], large, b""):
+        (tmp_path / "one.jpg").write_bytes(content)
+        with raises("file.damaged", about="one.jpg"):
+            read_picture(tmp_path / "one.jpg")
+    (tmp_path / "one.jpg").write_bytes(coded)
+    assert read_picture(tmp_path / "one.jpg").shape == (64, 96, 3)
 
 
 def test_files_of_macos_and_paths_of_windows_are_no_hindrance(clip, tmp_path):
