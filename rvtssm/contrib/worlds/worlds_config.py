@@ -9,6 +9,7 @@ from rvtssm.contrib.demo.simulation_config import SyntheticConfig
 from rvtssm.contrib.worlds.rendered.scene_kinds import KINDS
 from rvtssm.records.settings import SPLITS
 from rvtssm.system.limits import Settings, check_choice, check_number, setting
+from rvtssm.system.user_error import UserError
 
 
 @dataclass
@@ -83,6 +84,8 @@ class OpenWorldConfig(SyntheticConfig):
     def check(self) -> None:
         """Raise a UserError for settings that cannot be generated."""
         super().check()
+        if self.scenes == []:
+            raise UserError("setting.form", name="synthetic.scenes", found="[]", needed="at least one kind of scene")
         for name in self.scenes or ():
             check_choice("synthetic.scenes", name, KINDS)
         world = self.world

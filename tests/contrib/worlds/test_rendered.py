@@ -489,6 +489,8 @@ def test_kinds_are_drawn_among_those_that_are_named():
     assert drawn_kind(["motorway"], False, rng) == (KINDS["motorway"], "car")
     with raises("setting.choice", about="synthetic.scenes"):
         config(scenes=["moon"]).check()
+    with raises("setting.form", about="synthetic.scenes"):
+        config(scenes=[]).check()
 
 
 def test_the_same_seed_is_the_same_recording_with_any_number_of_workers(tmp_path):
