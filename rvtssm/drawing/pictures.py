@@ -16,6 +16,7 @@ from rvtssm.drawing.draw import SHOWN_US, draw_frame, shown_events, strip_of
 from rvtssm.events.cells import frame_pixels
 from rvtssm.events.frame_counter import FrameCounter
 from rvtssm.records import Detections, Events, Labels, WindowSettings
+from rvtssm.system.files import check_name
 from rvtssm.system.user_error import UserError, in_one_line
 
 MAX_FPS = 30.0  # of a video; above this rate of windows, each picture covers several
@@ -107,6 +108,7 @@ class Images:
         if i < 0 or not self._paths:
             return None
         if self._shown is None or self._shown[0] != i:
+            check_name(str(self._paths[i]))  # OpenCV crashes if it is not UTF-8
             picture = cv2.imread(str(self._paths[i]), cv2.IMREAD_COLOR)
             if picture is None:
                 advice = "copy it again, or move the folder of images away"

@@ -1,5 +1,7 @@
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import av
 import cv2
@@ -10,7 +12,7 @@ from user_errors import raises
 import rvtssm
 from rvtssm.drawing import draw, open_video, write_png
 from rvtssm.drawing.draw import draw_frame, events_image, shown_events
-from rvtssm.drawing.pictures import PictureSettings, open_pictures
+from rvtssm.drawing.pictures import Images, PictureSettings, open_pictures
 from rvtssm.events.frame_counter import count_windows
 from rvtssm.records import Detections, Events, Labels, Windows, WindowSettings
 
@@ -287,3 +289,9 @@ def test_events_are_drawn_without_a_detector():
         rvtssm.draw(events, 7, 3)
     with raises("setting.form", "height='5'"):
         rvtssm.draw(events, "5", 7)
+
+
+def test_an_image_whose_name_is_not_utf_8_is_refused():
+    images = Images(np.array([0]), [Path(os.fsdecode(b"a\xff.png"))])
+    with raises("file.name"):
+        images.at(0)
