@@ -175,7 +175,7 @@ def test_the_rules_of_the_data_decide_which_boxes_are_scored(weights, tmp_path, 
     assert "scored by the rules of the data, which are not those of the training: min_side_px 6" in printed
     assert "with 17 labels, of which 11 are scored" in printed
     assert found["conditions"]["scored"].startswith("11 boxes; ")
-    assert "without a drop, because 20 Hz, the rate of training, is not among the rates" in printed
+    assert "without a drop, because 20 Hz, the rate of training, is not one of evaluation.hz" in printed
 
 
 def test_a_file_exported_for_other_frames_is_refused(weights, refused, monkeypatch):
