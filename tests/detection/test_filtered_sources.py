@@ -36,8 +36,8 @@ def boxes(events: Events, size_hw, filters=(), min_score=0.3) -> int:
 @pytest.mark.parametrize("flicker_hz", [50.0, 100.0])
 def test_before_lamps_there_is_no_box_with_filters(flicker_hz):
     rng = np.random.default_rng(0)
-    events = ordered(lamps(rng, SENSOR_HW, flicker_hz, 250_000), noise(rng, SENSOR_HW, 1.0, 250_000))
-    assert boxes(events, SENSOR_HW) > 5  # persons
+    events = ordered(lamps(rng, SENSOR_HW, flicker_hz, 500_000), noise(rng, SENSOR_HW, 1.0, 500_000))
+    assert boxes(events, SENSOR_HW) > 10  # persons
     assert boxes(events, SENSOR_HW, ["flicker", "background"]) == 0
 
 
